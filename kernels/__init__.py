@@ -1,0 +1,1 @@
+"""NKI kernels, each beside its plain reference. Always imported as ``wanc.kernels``."""

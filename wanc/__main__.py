@@ -1,0 +1,5 @@
+"""``python -m wanc``."""
+
+from wanc.cli import main
+
+main()

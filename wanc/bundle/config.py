@@ -1,0 +1,100 @@
+"""A variant's config: all that the run side knows of how a model was cut. Canonical JSON.
+
+Holds no time, host or path. Records come from spec and plan; decoding checks every field's type.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from wanc.digest import canonical_json
+from wanc.errors import BundleError
+from wanc.plan.abi import Program
+from wanc.plan.geometry import Geometry, TokenSplit
+from wanc.plan.mesh import Mesh
+from wanc.plan.schedule import Schedule
+from wanc.plan.tiles import TilePlan
+from wanc.spec.model import Model
+from wanc.spec.variant import Options, Variant
+
+FORMAT_VERSION = 1
+"""Version of the bundle format; bundles/FORMAT.md has a dated line for every change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """A blob of the bundle."""
+
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRecord:
+    """A program, its identity and its realisation."""
+
+    program: Program
+    collectives: dict[str, int]
+    """How often each collective stands in the program."""
+    stablehlo: Blob | None
+    """None where compiling stopped before lowering."""
+    executable: Blob | None
+    """None where compiling stopped before it."""
+    compile_key: dict[str, Any]
+    """All that determines the executable, entry by entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantConfig:
+    """One variant of a bundle."""
+
+    format_version: int
+    variant: Variant
+    model: Model
+    options: Options
+    geometry: Geometry
+    tokens: TokenSplit
+    mesh: Mesh
+    tiles: TilePlan
+    programs: tuple[ProgramRecord, ...]
+    schedule: Schedule
+    requires: dict[str, Any]
+    """What a machine must have to run it: target, versions, instruction set."""
+
+    def program(self, name: str) -> ProgramRecord:
+        """A program by name; raises BundleError."""
+        for record in self.programs:
+            if record.program.name == name:
+                return record
+        names = ", ".join(record.program.name for record in self.programs)
+        raise BundleError(f"variant {self.variant} has no program {name!r}; it has {names}")
+
+
+def encode_config(config: VariantConfig) -> bytes:
+    """The config's one spelling."""
+    return canonical_json(msgspec.to_builtins(config))
+
+
+def decode_config(data: bytes, where: str) -> VariantConfig:
+    """Read a config, its format version before anything else; raises BundleError."""
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BundleError(f"{where}: the config is not JSON: {error}") from error
+    check_format_version(raw.get("format_version") if isinstance(raw, dict) else None, where)
+    try:
+        return msgspec.convert(raw, VariantConfig)
+    except msgspec.ValidationError as error:
+        raise BundleError(f"{where}: the config is damaged: {error}") from error
+
+
+def check_format_version(seen: Any, where: str) -> None:
+    """Raise BundleError where this version of wanc cannot read the bundle."""
+    if type(seen) is not int:
+        raise BundleError(f"{where}: no format version: this is not a wanc bundle")
+    if seen != FORMAT_VERSION:
+        newer = "a newer wanc reads it" if seen > FORMAT_VERSION else "compile it again"
+        raise BundleError(
+            f"{where}: bundle format {seen}; this wanc reads format {FORMAT_VERSION}: {newer}"
+        )

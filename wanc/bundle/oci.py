@@ -1,0 +1,120 @@
+"""OCI image layout: descriptors, indexes and manifests in the field order that Go tools write.
+
+Knows the OCI image specification 1.1, and nothing of what blobs hold.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from wanc.digest import of_bytes
+from wanc.errors import BundleError
+
+INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+VARIANT_TYPE = "application/vnd.wanc.bundle.v1+json"
+CONFIG = "application/vnd.wanc.variant.v1+json"
+STABLEHLO = "application/vnd.wanc.program.stablehlo.v1"
+EMPTY = "application/vnd.oci.empty.v1+json"
+EMPTY_BYTES = b"{}"
+LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
+REF_NAME = "org.opencontainers.image.ref.name"
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """A typed pointer to a blob."""
+
+    media_type: str
+    digest: str
+    size: int
+    annotations: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "mediaType": self.media_type,
+            "digest": self.digest,
+            "size": self.size,
+        }
+        if self.annotations:
+            value["annotations"] = dict(sorted(self.annotations.items()))
+        return value
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> "Descriptor":
+        """Read a descriptor, checking every field; raises BundleError."""
+        fields = value if isinstance(value, dict) else {}
+        media_type, digest, size = (fields.get(k) for k in ("mediaType", "digest", "size"))
+        annotations = fields.get("annotations") or {}
+        if not (
+            isinstance(media_type, str)
+            and isinstance(digest, str)
+            and _DIGEST.fullmatch(digest)
+            and type(size) is int
+            and size >= 0
+            and isinstance(annotations, dict)
+            and all(isinstance(text, str) for pair in annotations.items() for text in pair)
+        ):
+            raise BundleError(f"{where}: a descriptor is damaged: {str(value)[:120]}")
+        return cls(media_type=media_type, digest=digest, size=size, annotations=annotations)
+
+
+def describe(media_type: str, data: bytes, **annotations: str) -> Descriptor:
+    """The descriptor of some bytes."""
+    return Descriptor(
+        media_type=media_type, digest=of_bytes(data), size=len(data), annotations=annotations
+    )
+
+
+def index_bytes(manifests: list[Descriptor], annotations: dict[str, str]) -> bytes:
+    """An image index. No artifactType: copying tools that drop it would change the digest."""
+    value: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": INDEX,
+        "manifests": [manifest.to_json() for manifest in manifests],
+    }
+    if annotations:
+        value["annotations"] = dict(sorted(annotations.items()))
+    return _compact(value)
+
+
+def manifest_bytes(
+    config: Descriptor, layers: list[Descriptor], annotations: dict[str, str]
+) -> bytes:
+    """An image manifest of one variant."""
+    return _compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": VARIANT_TYPE,
+            "config": config.to_json(),
+            "layers": [layer.to_json() for layer in layers],
+            "annotations": dict(sorted(annotations.items())),
+        }
+    )
+
+
+def parse(data: bytes, where: str) -> dict[str, Any]:
+    """A JSON object; raises BundleError."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{where}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BundleError(f"{where}: not a JSON object")
+    return value
+
+
+def descriptors(value: dict[str, Any], key: str, where: str) -> list[Descriptor]:
+    """The descriptors listed under a key; raises BundleError."""
+    listed = value.get(key)
+    if not isinstance(listed, list):
+        raise BundleError(f"{where}: no list of {key}")
+    return [Descriptor.from_json(item, where) for item in listed]
+
+
+def _compact(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,263 @@
+"""A bundle on disk: an OCI image layout, read with every digest checked, written blobs first.
+
+Knows no model and no target. Input is untrusted: names are digests, never paths, and links are
+refused.
+"""
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wanc.bundle import oci
+from wanc.bundle.config import (
+    FORMAT_VERSION,
+    Blob,
+    VariantConfig,
+    check_format_version,
+    decode_config,
+    encode_config,
+)
+from wanc.bundle.oci import Descriptor
+from wanc.digest import of_bytes
+from wanc.errors import BundleError, RunError
+
+MAX_JSON_BYTES = 64 << 20
+"""Largest index, manifest or config that is read."""
+
+FORMAT_ANNOTATION = "vnd.wanc.format-version"
+
+_UNFINISHED = ".new-"
+"""How the name of a file begins that is being written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleVariant:
+    """A variant as the bundle lists it."""
+
+    manifest: Descriptor
+    config: VariantConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """An opened bundle. Blobs are checked when they are read."""
+
+    path: Path
+    digest: str
+    variants: tuple[BundleVariant, ...]
+
+    def read(self, blob: Blob) -> bytes:
+        """A blob's bytes; raises BundleError where it is missing or not what it says."""
+        return _read_blob(self.path, blob.digest, blob.size_bytes)
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Open a bundle and check its index, manifests and configs; raises BundleError."""
+    entry = _bundle_entry(path)
+    data = _read_json_blob(path, entry)
+    index = oci.parse(data, f"{path}: bundle index")
+    _check_index_format(index, path)
+    manifests = oci.descriptors(index, "manifests", f"{path}: bundle index")
+    variants = tuple(_open_variant(path, manifest) for manifest in manifests)
+    if not variants:
+        raise BundleError(f"{path}: the bundle has no variants")
+    return Bundle(path=path, digest=entry.digest, variants=variants)
+
+
+def check_destination(path: Path) -> None:
+    """Raise RunError or BundleError, before any work, where a bundle cannot be written."""
+    parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file; a bundle is a directory")
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise RunError(f"cannot write the bundle {path}: {parent} is not writable")
+    if (path / "index.json").exists():
+        open_bundle(path)
+    elif path.is_dir() and any(not _is_ours(file.name) for file in path.iterdir()):
+        raise RunError(f"{path} is neither empty nor a bundle; choose another -o")
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a write that was killed may have left a file of this name."""
+    return name in ("blobs", "oci-layout") or name.startswith(_UNFINISHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVariant:
+    """A variant to be written, and the blobs that its config names."""
+
+    config: VariantConfig
+    executable_type: str
+    """Media type of its executables."""
+
+
+def write_bundle(path: Path, variants: Sequence[NewVariant], blobs: dict[str, bytes]) -> str:
+    """Add variants to a bundle, or make it; returns its digest.
+
+    Blobs first, then manifests, then the index by an atomic rename: whatever ends this early
+    leaves the bundle as it was. Variants that the bundle already has are replaced, others kept.
+    """
+    kept = _existing_manifests(path)
+    try:
+        (path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+        for data in blobs.values():
+            _put(path, data)
+        for variant in variants:
+            manifest = _put_variant(path, variant)
+            kept[_variant_key(manifest)] = manifest
+        listed = [kept[key] for key in sorted(kept)]
+        index = oci.index_bytes(listed, {FORMAT_ANNOTATION: str(FORMAT_VERSION)})
+        digest = _put(path, index)
+        top = oci.index_bytes([oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle"})], {})
+        _replace(path / "oci-layout", oci.LAYOUT)
+        _replace(path / "index.json", top)
+    except OSError as error:
+        raise RunError(f"cannot write the bundle {path}: {error}") from error
+    return digest
+
+
+# --- reading -------------------------------------------------------------------------------
+
+
+def _bundle_entry(path: Path) -> Descriptor:
+    if not path.is_dir():
+        raise BundleError(f"{path}: no such bundle; `wanc compile -o {path}` makes one")
+    if not (path / "oci-layout").is_file() or not (path / "index.json").is_file():
+        raise BundleError(f"{path}: not a bundle: oci-layout and index.json are not both there")
+    top = oci.parse(_read_small(path / "index.json"), f"{path}/index.json")
+    entries = oci.descriptors(top, "manifests", f"{path}/index.json")
+    found = [entry for entry in entries if entry.media_type == oci.INDEX]
+    if len(found) != 1:
+        raise BundleError(f"{path}/index.json: names {len(found)} bundles; needs exactly one")
+    return found[0]
+
+
+def _check_index_format(index: dict[str, object], path: Path) -> None:
+    annotations = index.get("annotations")
+    version = annotations.get(FORMAT_ANNOTATION) if isinstance(annotations, dict) else None
+    known = isinstance(version, str) and re.fullmatch("[0-9]{1,9}", version)
+    check_format_version(int(str(version)) if known else None, str(path))
+
+
+def _open_variant(path: Path, manifest: Descriptor) -> BundleVariant:
+    where = f"{path}: manifest {manifest.digest[:19]}"
+    value = oci.parse(_read_json_blob(path, manifest), where)
+    if value.get("artifactType") != oci.VARIANT_TYPE:
+        raise BundleError(f"{where}: artifactType {value.get('artifactType')!r} is not wanc's")
+    config = Descriptor.from_json(value.get("config"), where)
+    decoded = decode_config(_read_json_blob(path, config), where)
+    layers = {layer.digest: layer.size for layer in oci.descriptors(value, "layers", where)}
+    for blob in config_blobs(decoded):
+        if layers.get(blob.digest) != blob.size_bytes:
+            raise BundleError(f"{where}: its config names {blob.digest}, its layers do not")
+    return BundleVariant(manifest=manifest, config=decoded)
+
+
+def config_blobs(config: VariantConfig) -> list[Blob]:
+    """Every blob that a config names, each once, in order."""
+    named = [blob for r in config.programs for blob in (r.stablehlo, r.executable) if blob]
+    return list({blob.digest: blob for blob in named}.values())
+
+
+def _read_json_blob(path: Path, descriptor: Descriptor) -> bytes:
+    if descriptor.size > MAX_JSON_BYTES:
+        raise BundleError(f"{path}: {descriptor.digest} says {descriptor.size} bytes of JSON")
+    return _read_blob(path, descriptor.digest, descriptor.size)
+
+
+def _read_small(path: Path) -> bytes:
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise BundleError(f"{path}: larger than {MAX_JSON_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _read_blob(path: Path, digest: str, size: int) -> bytes:
+    file = _blob_path(path, digest)
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise BundleError(f"{path}: blob {digest} is not a file but a link or a folder")
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise BundleError(f"{path}: blob {digest} is missing: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as stream:
+        seen = os.fstat(stream.fileno()).st_size
+        if seen != size:
+            raise BundleError(f"{path}: blob {digest} has {seen} bytes; needs {size}")
+        data = stream.read()
+    if of_bytes(data) != digest:
+        raise BundleError(f"{path}: blob {digest} is damaged: its bytes are {of_bytes(data)}")
+    return data
+
+
+def _blob_path(path: Path, digest: str) -> Path:
+    return path / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+# --- writing -------------------------------------------------------------------------------
+
+
+def _existing_manifests(path: Path) -> dict[tuple[tuple[str, str], ...], Descriptor]:
+    if not path.exists() or (path.is_dir() and not (path / "index.json").exists()):
+        return {}
+    return {_variant_key(v.manifest): v.manifest for v in open_bundle(path).variants}
+
+
+def _variant_key(manifest: Descriptor) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(manifest.annotations.items()))
+
+
+def _put_variant(path: Path, new: NewVariant) -> Descriptor:
+    config, variant = new.config, new.config.variant
+    data = encode_config(config)
+    _put(path, data)
+    annotations = {
+        f"vnd.wanc.{name}": str(getattr(variant, name))
+        for name in ("task", "shape", "topology", "placement", "precision", "target")
+    }
+    annotations["vnd.wanc.model"] = config.model.name
+    layers: dict[str, Descriptor] = {}
+    for record in config.programs:
+        for blob, media in (
+            (record.stablehlo, oci.STABLEHLO),
+            (record.executable, new.executable_type),
+        ):
+            if blob:
+                layers[blob.digest] = Descriptor(
+                    media_type=media, digest=blob.digest, size=blob.size_bytes
+                )
+    if not layers:  # OCI wants a layer; this is its own empty one
+        _put(path, oci.EMPTY_BYTES)
+        empty = oci.describe(oci.EMPTY, oci.EMPTY_BYTES)
+        layers[empty.digest] = empty
+    manifest = oci.manifest_bytes(
+        oci.describe(oci.CONFIG, data), list(layers.values()), annotations
+    )
+    _put(path, manifest)
+    return oci.describe(oci.MANIFEST, manifest, **annotations)
+
+
+def _put(path: Path, data: bytes) -> str:
+    digest = of_bytes(data)
+    file = _blob_path(path, digest)
+    if file.is_symlink() or not (file.is_file() and file.read_bytes() == data):
+        _replace(file, data)
+    return digest
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Write a file whole, or not at all."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=_UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

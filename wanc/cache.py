@@ -1,0 +1,76 @@
+"""The user's compile cache: what a program's definition lowered to, and what that compiled to.
+
+Keys and digests only; knows no model and no target. Whatever is damaged counts as absent.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wanc.digest import canonical_json, of_bytes
+
+
+def default_cache() -> Path:
+    """``$XDG_CACHE_HOME/wanc``, or ``~/.cache/wanc``."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "wanc"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A directory of blobs by digest and of records by key."""
+
+    path: Path
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """A blob whose bytes are what its digest says, or None."""
+        data = _read(self._blob(digest))
+        return data if data is not None and of_bytes(data) == digest else None
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep a blob; returns its digest."""
+        digest = of_bytes(data)
+        _write(self._blob(digest), data)
+        return digest
+
+    def get_record(self, kind: str, key: str) -> dict[str, Any] | None:
+        """The record under a key, or None."""
+        data = _read(self._record(kind, key))
+        with contextlib.suppress(ValueError):
+            record = json.loads(data or b"null")
+            return record if isinstance(record, dict) else None
+        return None
+
+    def put_record(self, kind: str, key: str, record: dict[str, Any]) -> None:
+        """Keep a record under a key."""
+        _write(self._record(kind, key), canonical_json(record))
+
+    def _blob(self, digest: str) -> Path:
+        return self.path / "blobs" / digest.removeprefix("sha256:")
+
+    def _record(self, kind: str, key: str) -> Path:
+        return self.path / kind / f"{key.removeprefix('sha256:')}.json"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole, or not at all; another process may write the same one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

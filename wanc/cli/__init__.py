@@ -1,0 +1,35 @@
+"""The command line: builds records, calls one function, prints. The only print and exit of wanc."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+
+from wanc.cli.app import app
+from wanc.errors import WancError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in arguments
+    try:
+        app(arguments, prog_name="wanc", standalone_mode=False)
+    except WancError as error:
+        _fail(str(error), type(error).__name__, error.exit_code, as_json)
+    except click.ClickException as error:
+        _fail(error.format_message(), "UsageError", error.exit_code, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted; nothing was left half-written", "Interrupted", INTERRUPTED, as_json)
+    sys.exit(0)
+
+
+def _fail(message: str, kind: str, code: int, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": {"kind": kind, "exit_code": code, "message": message}}))
+    print(f"wanc: {message}", file=sys.stderr)
+    sys.exit(code)

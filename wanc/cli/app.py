@@ -1,0 +1,24 @@
+"""The commands, gathered. Knows their names only: each command's work is in a file of its own."""
+
+import typer
+
+from wanc.cli.compile import compile_command
+from wanc.cli.inspect import inspect_command
+from wanc.cli.plan import plan_command
+from wanc.cli.run import run_command
+from wanc.cli.tiny import tiny_command
+
+app = typer.Typer(
+    name="wanc",
+    help="Compile Wan2.2 video diffusion ahead of time, and run the bundle without a compiler.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("tiny")(tiny_command)
+app.command("plan")(plan_command)
+app.command("compile")(compile_command)
+app.command("inspect")(inspect_command)
+app.command("run")(run_command)

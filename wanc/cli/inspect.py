@@ -1,0 +1,238 @@
+"""wanc inspect: what a bundle holds, without loading any of it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wanc.bundle.config import Blob, ProgramRecord, VariantConfig
+from wanc.bundle.store import Bundle, open_bundle
+from wanc.cli import options
+from wanc.cli.terminal import emit, emit_json, size, table
+from wanc.errors import RequestError
+from wanc.plan.abi import Tensor, Weight
+
+
+def inspect_command(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle.")],
+    variant: Annotated[
+        int | None, typer.Argument(metavar="[VARIANT]", help="Its number, from 1.")
+    ] = None,
+    program: Annotated[str | None, typer.Argument(metavar="[PROGRAM]", help="Its name.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Show a bundle's variants, a variant's programs and schedule, or a program's interface."""
+    opened = open_bundle(bundle)
+    if json:
+        emit_json(bundle_json(opened))
+    elif variant is None:
+        print_bundle(opened)
+    elif program is None:
+        print_variant(chosen(opened, variant))
+    else:
+        print_program(chosen(opened, variant).program(program))
+
+
+def chosen(bundle: Bundle, number: int) -> VariantConfig:
+    """A variant by its number, from 1."""
+    if not 1 <= number <= len(bundle.variants):
+        raise RequestError(f"variant {number}: the bundle has 1 to {len(bundle.variants)}")
+    return bundle.variants[number - 1].config
+
+
+def bundle_json(bundle: Bundle) -> dict[str, Any]:
+    """Everything of a bundle, for programs."""
+    import msgspec
+
+    return {
+        "bundle": str(bundle.path),
+        "digest": bundle.digest,
+        "variants": [
+            {
+                **{k: str(getattr(c.variant, k)) for k in c.variant.__dataclass_fields__},
+                "model": c.model.name,
+                "manifest": entry.manifest.digest,
+                "requires": c.requires,
+                "ranks": msgspec.to_builtins(c.mesh.coordinates),
+                "tiles": msgspec.to_builtins(c.tiles),
+                "schedule": msgspec.to_builtins(c.schedule),
+                "programs": [_program_json(record, c) for record in c.programs],
+            }
+            for entry in bundle.variants
+            for c in (entry.config,)
+        ],
+    }
+
+
+def _program_json(record: ProgramRecord, config: VariantConfig) -> dict[str, Any]:
+    import msgspec
+
+    program = record.program
+    return {
+        "name": program.name,
+        "stablehlo": record.stablehlo.digest if record.stablehlo else None,
+        "executable": record.executable.digest if record.executable else None,
+        "bytes": record.executable.size_bytes if record.executable else 0,
+        "replica_count": program.replica_count,
+        "collectives": record.collectives,
+        "calls": calls_by_stage(config).get(program.name, {}),
+        "compile_key": record.compile_key,
+        "weights": msgspec.to_builtins(program.weights),
+        "inputs": msgspec.to_builtins(program.inputs),
+        "outputs": msgspec.to_builtins(program.outputs),
+        "donated": program.donated,
+    }
+
+
+def calls_by_stage(config: VariantConfig) -> dict[str, dict[str, int]]:
+    """How often each program is called in each stage."""
+    counts: dict[str, Counter[str]] = {}
+    for stage in config.schedule.stages:
+        for call in stage.calls:
+            counts.setdefault(call.program, Counter())[stage.name] += 1
+    return {name: dict(counter) for name, counter in counts.items()}
+
+
+def print_bundle(bundle: Bundle) -> None:
+    """Variants, and what they share."""
+    emit(f"{bundle.path} {bundle.digest}\n")
+    rows = []
+    blobs: dict[str, int] = {}
+    uses = 0
+    for number, entry in enumerate(bundle.variants, start=1):
+        config = entry.config
+        named = [b for r in config.programs for b in (r.stablehlo, r.executable) if b]
+        blobs.update((blob.digest, blob.size_bytes) for blob in named)
+        uses += len(named)
+        v = config.variant
+        rows.append(
+            (
+                *(str(number), config.model.name, v.task, str(v.shape), str(v.topology)),
+                *(v.precision, v.target, size(sum(blob.size_bytes for blob in named))),
+            )
+        )
+    heads = ("", "model", "task", "shape", "topology", "precision", "target", "size>")
+    table("Variants", heads, rows)
+    emit(f"{len(blobs)} program blobs of {size(sum(blobs.values()))}, named {uses} times")
+
+
+def print_variant(config: VariantConfig) -> None:
+    """Programs, schedule, ranks and tiles of one variant."""
+    emit(f"{config.variant}, model {config.model.name}\n")
+    table(
+        "Programs",
+        ("program", "ranks", "stablehlo", "executable", "size>"),
+        [
+            (
+                record.program.name,
+                f"{record.program.ranks} {record.program.replica_count}",
+                _short(record.stablehlo),
+                _short(record.executable),
+                size(record.executable.size_bytes) if record.executable else "-",
+            )
+            for record in config.programs
+        ],
+    )
+    emit("Sharing")
+    for line in sharing(config):
+        emit(f"  {line}")
+    emit("")
+    table(
+        "Collectives of one call",
+        ("program", "collectives"),
+        [
+            (
+                r.program.name,
+                ", ".join(f"{n} {name}" for name, n in r.collectives.items()) or "none",
+            )
+            for r in config.programs
+        ],
+    )
+    table(
+        "Schedule",
+        ("stage", "calls>", "programs", "results"),
+        [
+            (
+                stage.name,
+                str(len(stage.calls)),
+                ", ".join(dict.fromkeys(call.program for call in stage.calls)),
+                ", ".join(f"{r.value} of rank {r.rank}" for r in stage.results) or "-",
+            )
+            for stage in config.schedule.stages
+        ],
+    )
+    _print_ranks(config)
+
+
+def sharing(config: VariantConfig) -> list[str]:
+    """How often each program's one blob is used."""
+    lines = []
+    for name, stages in calls_by_stage(config).items():
+        record = config.program(name)
+        what = "1 blob" if record.executable else "no executable"
+        most = max(stages.values())
+        where = "a step" if any(stage.startswith("step.") for stage in stages) else "a stage"
+        times = "once" if most == 1 else f"{most} times"
+        lines.append(
+            f"{name}: {what}, called {times} {where}, on {record.program.replica_count} "
+            f"{'rank' if record.program.replica_count == 1 else 'ranks'}, "
+            f"in {len(stages)} {'stage' if len(stages) == 1 else 'stages'}"
+        )
+    return lines
+
+
+def _print_ranks(config: VariantConfig) -> None:
+    places = [f"{rank}:({c.cfg},{c.cp},{c.tp})" for rank, c in enumerate(config.mesh.coordinates)]
+    emit("Ranks, each with its (cfg, cp, tp)")
+    for start in range(0, len(places), 6):
+        emit("  " + " ".join(f"{place:<12}" for place in places[start : start + 6]).rstrip())
+    emit("")
+    stride = config.model.vae.spatial_stride
+    table(
+        "VAE tiles",
+        ("tile>", "left px>", "top px>", "size px", "rank>"),
+        [
+            (
+                str(number),
+                str(tile.column * stride),
+                str(tile.row * stride),
+                f"{tile.columns * stride}x{tile.rows * stride}",
+                str(rank),
+            )
+            for number, (tile, rank) in enumerate(
+                zip(config.tiles.tiles, config.tiles.ranks, strict=True), start=1
+            )
+        ],
+    )
+
+
+def print_program(record: ProgramRecord) -> None:
+    """A program's identity and its interface on one rank."""
+    program = record.program
+    emit(f"{program.name}: {program.replica_count} replicas")
+    emit(f"  stablehlo  {record.stablehlo.digest if record.stablehlo else '-'}")
+    emit(f"  executable {record.executable.digest if record.executable else '-'}\n")
+    table("Compile key", ("entry", "value"), [(k, str(v)) for k, v in record.compile_key.items()])
+    table(
+        "Weights",
+        ("name", "shape", "dtype", "split"),
+        [(*_tensor(w), f"{w.axis} on {w.dim}" if w.axis else "") for w in program.weights],
+    )
+    table("Inputs", ("name", "shape", "dtype"), [_tensor(t) for t in program.inputs])
+    table(
+        "Outputs",
+        ("name", "shape", "dtype", "takes the buffer of"),
+        [
+            (*_tensor(t), ", ".join(k for k, v in program.donated.items() if v == t.name))
+            for t in program.outputs
+        ],
+    )
+
+
+def _tensor(tensor: Tensor | Weight) -> tuple[str, str, str]:
+    return tensor.name, "x".join(map(str, tensor.shape)), tensor.dtype
+
+
+def _short(blob: Blob | None) -> str:
+    return blob.digest[7:19] if blob else "-"

@@ -1,0 +1,51 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SetFile = Annotated[
+    Path | None, typer.Argument(metavar="[SET.yaml]", help="A shape set; flags override it.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="A preset, or a directory in diffusers layout: only configs are read. "
+        "[default: wan2.2-t2v-a14b]",
+    ),
+]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", help="WIDTHxHEIGHTxFRAMES; may be repeated.")
+]
+Topologies = Annotated[
+    list[str] | None,
+    typer.Option("--topology", help="As tp4-cp8-cfg2; may be repeated. [default: tp1]"),
+]
+PrecisionName = Annotated[
+    str | None, typer.Option("--precision", help="fp32 or bf16. [default: the target's]")
+]
+PlacementName = Annotated[
+    str | None, typer.Option("--placement", help="How ranks lie on the fabric. [default: linear]")
+]
+TargetName = Annotated[str | None, typer.Option("--target", help="cpu, or auto. [default: auto]")]
+Blocks = Annotated[
+    int | None,
+    typer.Option(
+        "--blocks-per-program",
+        help="Transformer blocks in one program; divides the layers. [default: the target's]",
+    ),
+]
+AttentionName = Annotated[
+    str | None,
+    typer.Option("--attention", help="Over cp ranks: ring or allgather. [default: ring]"),
+]
+VaeTiles = Annotated[
+    str | None,
+    typer.Option("--vae-tiles", help="Tile grid: even, or diffusers' own. [default: even]"),
+]
+MaxRanks = Annotated[
+    int | None, typer.Option("--max-ranks", help="Refuse topologies of more ranks.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]

@@ -1,0 +1,53 @@
+"""From flags and a shape set to plans. Says which target was chosen."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from wanc.cli.terminal import note
+from wanc.plan.plan import Plan, make_plan
+from wanc.spec.resolve import choose_target, resolve
+from wanc.spec.sets import Request, read_set
+from wanc.spec.variant import Spec
+
+
+def plans_of(
+    set_file: Path | None, flags: Request, max_ranks: int | None
+) -> tuple[Spec, list[Plan]]:
+    """Plan every variant of a request."""
+    request = flags.over(read_set(set_file)) if set_file else flags
+    target, why = choose_target(request.target)
+    note(f"target {target} ({why})")
+    spec = resolve(request, target)
+    plans = [
+        make_plan(spec.model, variant, spec.options, max_ranks=max_ranks)
+        for variant in spec.variants
+    ]
+    for plan in plans:
+        for warning in plan.warnings:
+            note(f"warning: {warning}")
+    return spec, plans
+
+
+def flags_of(
+    model: str | None,
+    shapes: Sequence[str] | None,
+    topologies: Sequence[str] | None,
+    precision: str | None,
+    placement: str | None,
+    target: str | None,
+    blocks: int | None,
+    attention: str | None,
+    vae_tiles: str | None,
+) -> Request:
+    """The request that flags give."""
+    return Request(
+        model=model,
+        shapes=tuple(shapes or ()),
+        topologies=tuple(topologies or ()),
+        precision=precision,
+        placement=placement,
+        target=target,
+        blocks_per_program=blocks,
+        attention=attention,
+        vae_tiles=vae_tiles,
+    )

@@ -1,0 +1,100 @@
+"""What a terminal shows: tables on stdout, progress and notes on stderr."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from wanc.progress import Task
+
+
+def emit(text: str) -> None:
+    """The product, on stdout."""
+    print(text)
+
+
+def emit_json(value: Any) -> None:
+    """The product as JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """A line about the work, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table that fits 80 columns; columns whose heads end in ``>`` are set flush right."""
+    console = Console(width=None if sys.stdout.isatty() else 80, highlight=False)
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for column in columns:
+        right = column.endswith(">")
+        made.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    console.print(made)
+    console.print()
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+class Terminal:
+    """Progress bars with time left on a terminal, plain lines elsewhere."""
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Task]:
+        """One bar, or one line at the end."""
+        if not sys.stderr.isatty():
+            yield _Quiet()
+            note(f"{name}: done, {total} steps")
+            return
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        with Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[done]}"),
+            console=Console(stderr=True),
+        ) as progress:
+            yield _Bar(progress, progress.add_task(name, total=total, done=""))
+
+    def note(self, text: str) -> None:
+        """One line on stderr."""
+        note(text)
+
+
+class _Quiet:
+    def advance(self, done: str = "") -> None:
+        """Plain logs get one line per task."""
+
+
+class _Bar:
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, done: str = "") -> None:
+        """One step on."""
+        self._progress.update(self._task, advance=1, done=done)

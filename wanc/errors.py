@@ -1,0 +1,50 @@
+"""The error tree and the exit codes. Each class is raised by the packages named beside it.
+
+WancError
+├── RequestError      2  spec: the request could be legal for no model (grammar, 4k+1, multiples)
+├── RefusedError      3  spec, plan: this model, target or fabric refuses it
+├── ToolchainError    4  lower, targets: a compiler or tool is missing or failed
+├── BundleError       5  bundle, runtime: a bundle is damaged or does not fit this machine
+└── RunError          6  run, runtime: a run failed
+    └── WeightsError  6  weights: a checkpoint does not fit the bundle, or is damaged
+"""
+
+
+class WancError(Exception):
+    """An error that a person can act on; its text says what was seen, needed and would work."""
+
+    exit_code = 1
+
+
+class RequestError(WancError):
+    """The request could be legal for no model."""
+
+    exit_code = 2
+
+
+class RefusedError(WancError):
+    """The model, the target or the fabric refuses a well-formed request."""
+
+    exit_code = 3
+
+
+class ToolchainError(WancError):
+    """A compiler or another tool is missing or failed."""
+
+    exit_code = 4
+
+
+class BundleError(WancError):
+    """A bundle is damaged, or does not fit this machine."""
+
+    exit_code = 5
+
+
+class RunError(WancError):
+    """A run failed."""
+
+    exit_code = 6
+
+
+class WeightsError(RunError):
+    """A checkpoint is damaged, or its tensors are not those that the bundle needs."""

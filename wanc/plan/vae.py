@@ -1,0 +1,112 @@
+"""The VAE decoder's programs: ABI of one latent frame of one tile, with its causal caches.
+
+Walks the decoder's layers as diffusers' WanDecoder3d builds them, in order of execution. Always
+fp32, as the official code runs the VAE.
+"""
+
+from dataclasses import dataclass, field
+
+from wanc.plan.abi import Program, Tensor, Weight
+from wanc.spec.model import Vae
+
+CACHE_FRAMES = 2
+"""Frames of history of a causal convolution with three taps."""
+
+KERNEL = 3
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Weights and caches met so far, and the grid at this depth."""
+
+    rows: int
+    columns: int
+    weights: list[Weight] = field(default_factory=list)
+    caches: list[Tensor] = field(default_factory=list)
+
+    def weight(self, name: str, *shape: int) -> None:
+        self.weights.append(
+            Weight(name=name, tensor=name, stored_shape=shape, shape=shape, dtype="float32")
+        )
+
+    def convolution(self, name: str, outputs: int, inputs: int, *kernel: int) -> None:
+        self.weight(f"{name}.weight", outputs, inputs, *kernel)
+        self.weight(f"{name}.bias", outputs)
+
+    def causal(self, name: str, outputs: int, inputs: int, *kernel: int) -> None:
+        """A convolution over time, whose last input frames are kept."""
+        self.convolution(name, outputs, inputs, *kernel)
+        shape = (1, inputs, CACHE_FRAMES, self.rows, self.columns)
+        self.caches.append(Tensor(name=f"cache_{len(self.caches)}", shape=shape, dtype="float32"))
+
+    def residual(self, name: str, inputs: int, outputs: int) -> None:
+        cube = (KERNEL, KERNEL, KERNEL)
+        self.weight(f"{name}.norm1.gamma", inputs, 1, 1, 1)
+        self.causal(f"{name}.conv1", outputs, inputs, *cube)
+        self.weight(f"{name}.norm2.gamma", outputs, 1, 1, 1)
+        self.causal(f"{name}.conv2", outputs, outputs, *cube)
+        if inputs != outputs:
+            self.convolution(f"{name}.conv_shortcut", outputs, inputs, 1, 1, 1)
+
+
+def decode_programs(vae: Vae, rows: int, columns: int, suffix: str) -> tuple[Program, Program]:
+    """The programs of a tile's first latent frame and of each later one."""
+    walk = _walk_decoder(vae, rows, columns)
+    latent = Tensor(name="latent", shape=(1, vae.z_channels, 1, rows, columns), dtype="float32")
+    tile_px = (rows * vae.spatial_stride, columns * vae.spatial_stride)
+    caches = tuple(walk.caches)
+
+    def program(part: str, frames: int, *, first: bool) -> Program:
+        pixels = Tensor(name="pixels", shape=(1, 3, frames, *tile_px), dtype="float32")
+        return Program(
+            name=f"vae_decode_{part}{suffix}",
+            ranks="one",
+            replica_count=1,
+            kind=f"vae_decode_{part}",
+            definition={
+                "decoder_base_width": vae.decoder_base_width,
+                "z_channels": vae.z_channels,
+                "width_multiples": list(vae.width_multiples),
+                "residual_blocks": vae.residual_blocks,
+                "temporal_downsample": list(vae.temporal_downsample),
+            },
+            groups={},
+            weights=tuple(walk.weights),
+            inputs=(latent,) if first else (latent, *caches),
+            outputs=(pixels, *caches),
+            donated={} if first else {cache.name: cache.name for cache in caches},
+        )
+
+    return program("first", 1, first=True), program("rest", vae.temporal_stride, first=False)
+
+
+def _walk_decoder(vae: Vae, rows: int, columns: int) -> _Walk:
+    walk = _Walk(rows=rows, columns=columns)
+    cube = (KERNEL, KERNEL, KERNEL)
+    multiples = (vae.width_multiples[-1], *reversed(vae.width_multiples))
+    widths = [vae.decoder_base_width * multiple for multiple in multiples]
+    deepest = widths[0]
+    walk.convolution("post_quant_conv", vae.z_channels, vae.z_channels, 1, 1, 1)
+    walk.causal("decoder.conv_in", deepest, vae.z_channels, *cube)
+    walk.residual("decoder.mid_block.resnets.0", deepest, deepest)
+    walk.weight("decoder.mid_block.attentions.0.norm.gamma", deepest, 1, 1)
+    walk.convolution("decoder.mid_block.attentions.0.to_qkv", 3 * deepest, deepest, 1, 1)
+    walk.convolution("decoder.mid_block.attentions.0.proj", deepest, deepest, 1, 1)
+    walk.residual("decoder.mid_block.resnets.1", deepest, deepest)
+    doubles_frames = (*reversed(vae.temporal_downsample), None)
+    width = deepest
+    for i, (outputs, doubles) in enumerate(zip(widths[1:], doubles_frames, strict=True)):
+        for j in range(vae.residual_blocks + 1):
+            walk.residual(f"decoder.up_blocks.{i}.resnets.{j}", width, outputs)
+            width = outputs
+        if doubles is None:  # the last block keeps the grid
+            break
+        up = f"decoder.up_blocks.{i}.upsamplers.0"
+        if doubles:
+            walk.causal(f"{up}.time_conv", 2 * width, width, KERNEL, 1, 1)
+        walk.convolution(f"{up}.resample.1", width // 2, width, KERNEL, KERNEL)
+        width //= 2
+        walk.rows, walk.columns = 2 * walk.rows, 2 * walk.columns
+    walk.weight("decoder.norm_out.gamma", width, 1, 1, 1)
+    walk.causal("decoder.conv_out", 3, width, *cube)
+    return walk

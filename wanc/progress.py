@@ -1,0 +1,39 @@
+"""How long work reports itself. Knows no terminal: the command line draws, a library is silent."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Task(Protocol):
+    """One piece of work under way."""
+
+    def advance(self, done: str = "") -> None:
+        """One step more is done; ``done`` says which."""
+
+
+class Progress(Protocol):
+    """Reports work as it goes."""
+
+    def task(self, name: str, total: int) -> AbstractContextManager[Task]:
+        """A context that holds one piece of work of so many steps."""
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+
+
+class _SilentTask:
+    def advance(self, done: str = "") -> None:
+        """Say nothing."""
+
+
+class Silent:
+    """Reports nothing."""
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Task]:
+        """Say nothing."""
+        yield _SilentTask()
+
+    def note(self, text: str) -> None:
+        """Say nothing."""

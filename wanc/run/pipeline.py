@@ -1,0 +1,200 @@
+"""The run story: a bundle, a checkpoint and a prompt become a video. Never compiles.
+
+Reads from top to bottom. Has no branch on target, model or rank.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wanc.bundle.store import open_bundle
+from wanc.digest import of_bytes
+from wanc.plan.text_encoder import EMBEDDING_NAMES
+from wanc.progress import Progress
+from wanc.run import feeds
+from wanc.run.guards import check_finite
+from wanc.run.load import load, select_variant
+from wanc.run.prompt import PromptTokens, Tokenizer
+from wanc.run.record import RunRecord, Stopwatch, write_record
+from wanc.run.request import RunRequest, sampling_values
+from wanc.run.sampler import SamplingValues, draw_noise, guide, make_scheduler
+from wanc.run.session import Session, Values
+from wanc.run.tiles import stitch
+from wanc.run.video import Output, save_latents
+from wanc.spec.topology import GUIDANCE_BRANCHES
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What one generation made."""
+
+    prompt_embeddings: Array
+    """[branches, T, D] fp32."""
+    latents: Tensor
+    """[1, C, F, H, W] fp32, as the sampler leaves them."""
+    pixels: Array
+    """[1, 3, frames, rows, columns] fp32 in [-1, 1]."""
+
+
+def generate(request: RunRequest, progress: Progress) -> RunRecord:
+    """Run a request and write its video and its record."""
+    clock = Stopwatch()
+    with Output(request.output) as output:
+        with clock.stage("load"):
+            bundle = open_bundle(request.bundle)
+            config = select_variant(bundle, request.shape, request.topology, request.precision)
+            values = sampling_values(request, config)
+            progress.note(f"variant {config.variant}; seed {values.seed}")
+            session = load(bundle, config, request.weights)
+            tokenizer = Tokenizer(request.weights)
+            prepare(session, progress)
+        made = sample(session, tokenizer, request, values, clock, progress)
+        if request.profile:
+            clock.restart()
+            made = sample(session, tokenizer, request, values, clock, progress)
+        with clock.stage("write"):
+            if request.save_latents:
+                save_latents(request.save_latents, made.latents.numpy())
+            output.write(made.pixels, values.fps)
+        record = RunRecord.of(bundle, config, request, values, tokenizer, session.engine, clock)
+        write_record(request.output.with_suffix(".json"), record)
+    session.engine.close()
+    return record
+
+
+def prepare(session: Session, progress: Progress) -> None:
+    """Load every executable and every weight onto its ranks."""
+    stages = session.config.schedule.stages
+    tile_ranks = sorted(set(session.config.tiles.ranks))
+    with progress.task("load", len(stages)) as task:
+        for stage in stages:
+            for rank in tile_ranks if session.is_single(stage) else [None]:
+                session.prepare(stage.name, None if rank is None else (rank,))
+            task.advance(stage.name)
+
+
+def sample(
+    session: Session,
+    tokenizer: Tokenizer,
+    request: RunRequest,
+    values: SamplingValues,
+    clock: Stopwatch,
+    progress: Progress,
+) -> Generation:
+    """Encode the prompts, denoise, decode."""
+    state: Values = {}
+    with clock.stage("encode_text"), torch.no_grad():
+        prompts = [tokenizer(request.prompt), tokenizer(request.negative_prompt(session.config))]
+        embeddings = encode_prompts(session, prompts, values, state)
+    with clock.stage("denoise"), torch.no_grad():
+        latents = denoise(session, values, state, clock, progress)
+    with clock.stage("decode"), torch.no_grad():
+        pixels = decode(session, latents, progress)
+    return Generation(prompt_embeddings=embeddings, latents=latents, pixels=pixels)
+
+
+def encode_prompts(
+    session: Session, prompts: list[PromptTokens], values: SamplingValues, state: Values
+) -> Array:
+    """Prompt embeddings of every wanted branch, and each expert's keys and values of them."""
+    session.feed("token_embeddings", token_embeddings(session, prompts))
+    session.feed("text_mask", np.stack([prompt.mask for prompt in prompts]))
+    wanted = {branch for e in session.config.model.experts for branch in branches(values, e)}
+    session.run("encode_text", state, branches=wanted)
+    embeddings = session.results("encode_text", state, branches=wanted)
+    check_finite(embeddings, "text encoding", "prompt embeddings")
+    for expert in session.config.model.experts:
+        session.run(f"context.{expert}", state, branches=branches(values, expert))
+    return embeddings
+
+
+def branches(values: SamplingValues, expert: Any) -> range:
+    """Guidance branches of an expert: without guidance only the conditioned one."""
+    return range(GUIDANCE_BRANCHES if values.guidance(expert) > 1 else 1)
+
+
+def token_embeddings(session: Session, prompts: list[PromptTokens]) -> Array:
+    """Rows [branches, T, D] of the embedding table, read from the mapped file."""
+    component = session.components["text_encoder"]
+    name = next(name for name in EMBEDDING_NAMES if name in component.tensors)
+    ids = sorted({i for prompt in prompts for i in prompt.ids})
+    rows = {i: component.read(name, [slice(i, i + 1), slice(None)])[0] for i in ids}
+    return np.stack([[rows[i] for i in prompt.ids] for prompt in prompts]).astype(np.float32)
+
+
+def denoise(
+    session: Session, values: SamplingValues, state: Values, clock: Stopwatch, progress: Progress
+) -> Tensor:
+    """From noise to latents, one scheduler step at a time."""
+    config, model = session.config, session.config.model
+    grid = config.geometry
+    size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
+    latents = draw_noise(values.seed, (1, model.transformer.out_channels, *size))
+    clock.noise_digest = of_bytes(latents.numpy().tobytes())
+    scheduler = make_scheduler(values)
+    cos, sin = feeds.rope_tables(model.transformer, grid)
+    session.feed("rope_cos", cos)
+    session.feed("rope_sin", sin)
+    if config.tokens.masked:
+        session.feed("key_mask", feeds.key_mask(config.tokens, config.mesh.topology.cp))
+    with progress.task("denoise", values.steps) as task:
+        for step, timestep in enumerate(scheduler.timesteps, start=1):
+            expert = values.expert_at(float(timestep), model)
+            with clock.step(expert):
+                noise = predict_noise(session, latents, float(timestep), expert, values, state)
+            check_finite(noise, f"step.{expert}", f"noise at step {step} of {values.steps}")
+            guided = guide(noise, values.guidance(expert))
+            latents = scheduler.step(guided, timestep, latents, return_dict=False)[0]
+            check_finite(latents, f"step.{expert}", f"latents after step {step} of {values.steps}")
+            task.advance(f"step {step} {expert}")
+    return latents
+
+
+def predict_noise(
+    session: Session,
+    latents: Tensor,
+    timestep: float,
+    expert: Any,
+    values: SamplingValues,
+    state: Values,
+) -> Tensor:
+    """The expert's noise [branches, C, F, H, W] for each wanted guidance branch, in fp32."""
+    config, model = session.config, session.config.model.transformer
+    session.feed("tokens", feeds.tokens_of(latents, model))
+    session.feed("timestep", feeds.timestep_sinusoid(timestep, model.frequency_width))
+    wanted = branches(values, expert)
+    session.run(f"step.{expert}", state, branches=wanted)
+    tokens = session.results(f"step.{expert}", state, branches=wanted)
+    real = torch.from_numpy(tokens[: len(wanted), : config.tokens.tokens])
+    return feeds.latent_of(real, model, config.geometry)
+
+
+def decode(session: Session, latents: Tensor, progress: Progress) -> Array:
+    """Every tile on its rank, one latent frame at a time, stitched to whole frames."""
+    config = session.config
+    plan, shape = config.tiles, config.variant.shape
+    z = feeds.vae_latents(latents, config.model.vae).numpy()
+    frames = z.shape[2]
+    parts = []
+    with progress.task("decode", len(plan.tiles) * frames) as task:
+        for k, (tile, rank) in enumerate(zip(plan.tiles, plan.ranks, strict=True), start=1):
+            suffix = plan.suffix(tile.rows, tile.columns)
+            at = (..., slice(tile.row, tile.row + tile.rows))
+            cut = z[(*at, slice(tile.column, tile.column + tile.columns))]
+            state: Values = {}
+            pixels = []
+            for frame in range(frames):
+                stage = f"vae_decode_{'rest' if frame else 'first'}{suffix}"
+                session.feed(f"latent_{tile.rows}x{tile.columns}", cut[:, :, frame : frame + 1])
+                session.run(stage, state, branches=(0,), ranks=(rank,))
+                pixels.append(session.results(stage, state, branches=(0,), ranks=(rank,)))
+                task.advance(f"tile {k}, latent frame {frame + 1}")
+            parts.append(np.concatenate(pixels, axis=2))
+            check_finite(parts[-1], "decode", f"pixels of tile {k} of {len(plan.tiles)}")
+    stride = config.model.vae.spatial_stride
+    return stitch(parts, plan, stride, shape.width_px, shape.height_px)

@@ -1,0 +1,363 @@
+"""Runs executables of XLA:CPU, one virtual device a rank, through jaxlib alone.
+
+Knows nothing of models, bundles or compilers, and imports neither jax nor torch. The only file of
+the run side that makes non-public calls of jaxlib.
+"""
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxlib import _jax, xla_client  # type: ignore[attr-defined]
+from jaxlib.version import __version__ as jaxlib_version
+
+from wanc.errors import BundleError, RunError
+from wanc.runtime.engine import Buffer, Engine, Loaded, TensorType, misfits
+
+_xla: Any = xla_client
+_native: Any = _jax
+
+_MIN_DEVICES = 2
+"""XLA's thread pool has a thread per device at least, and a pool of one gives other bits."""
+_ALIGN_BYTES = 64
+"""XLA shares host memory of this alignment with all its devices and copies any other to each."""
+_PATIENCE_FLAGS = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=600",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=86400",
+)
+"""By default XLA aborts the process where ranks reach a collective a minute apart, as 64 ranks of
+a large model on few cores may; that a run makes progress is for the process above to watch."""
+_COMPILE_ENTRIES = (
+    "compile",
+    "compile_and_load",
+    "compile_ifrt_program",
+    "compile_and_load_ifrt_program",
+)
+"""Every method of XLA's client that compiles."""
+_compile_calls: list[str] = []
+"""Each call of one of them since the process made its first engine; it only grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Aval:
+    """The attributes that jaxlib reads of a jax abstract value."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    ndim: int
+    weak_type: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Place:
+    """Some ranks of one engine and their devices, made once: buffers and executables that belong
+    together share the very object, and XLA crashes on any that do not.
+    """
+
+    ranks: tuple[int, ...]
+    devices: tuple[Any, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CpuBuffer:
+    """One tensor on the devices of a place."""
+
+    tensor: TensorType
+    place: _Place
+    array: Any
+    """jaxlib's array of one shard a device; None once a call has consumed it."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self.place.ranks
+
+    @property
+    def consumed(self) -> bool:
+        return self.array is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CpuLoaded:
+    """An XLA:CPU executable on the devices of a place."""
+
+    name: str
+    """Name of its HLO module, for messages."""
+    parameters: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    donated: tuple[int, ...]
+    place: _Place
+    executable: Any
+    handlers: tuple[Any, ...]
+    """Per result, what turns its shards into one array: 64 ranks cost no more than one."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self.place.ranks
+
+
+class CpuEngine(Engine):
+    """An XLA:CPU client of its own, beside any that jax may have in the process."""
+
+    def __init__(self, rank_count: int) -> None:
+        _watch_compiles()
+        self._rank_count = rank_count
+        self._compiles_before = len(_compile_calls)
+        with _patience():
+            self._client = _xla.make_cpu_client(num_devices=max(rank_count, _MIN_DEVICES))
+        self._places: dict[tuple[int, ...], _Place] = {}
+        self._in_flight: Any = None
+
+    @property
+    def rank_count(self) -> int:
+        return self._rank_count
+
+    @property
+    def compile_count(self) -> int:
+        return len(_compile_calls) - self._compiles_before
+
+    def load(self, executable: bytes, *, ranks: tuple[int, ...]) -> CpuLoaded:
+        place = self._place(ranks)
+        try:
+            loaded = self._client.deserialize_executable(
+                executable, _xla.DeviceList(place.devices), _options(place)
+            )
+        except RuntimeError as error:
+            raise BundleError(
+                f"{len(executable)} bytes are not an executable of XLA:CPU that jaxlib "
+                f"{jaxlib_version} can load: {error}"
+            ) from error
+        (module,) = loaded.hlo_modules()
+        header = module.to_string().partition("\n")[0]
+        if (replicas := _replica_count(header)) != len(ranks):
+            raise BundleError(
+                f"executable {module.name} is compiled for {replicas} replicas, but "
+                f"{len(ranks)} ranks are to run it; it needs as many ranks as replicas"
+            )
+        parameters, results = _signature(module)
+        return CpuLoaded(
+            name=module.name,
+            parameters=parameters,
+            results=results,
+            donated=_donated(header),
+            place=place,
+            executable=loaded,
+            handlers=tuple(
+                _xla.array_result_handler(
+                    *_label(tensor, place.devices), committed=True, _skip_checks=True
+                )
+                for tensor in results
+            ),
+        )
+
+    def put(self, shards: Sequence[np.ndarray[Any, Any]], *, ranks: Sequence[int]) -> CpuBuffer:
+        place = self._place(tuple(ranks))
+        shards = list(shards)
+        types = [TensorType(shape=shard.shape, dtype=shard.dtype) for shard in shards]
+        if len(types) != len(place.ranks) or len(set(types)) != 1:
+            raise RunError(
+                f"put: ranks {place.ranks} need one shard each, all of one type; "
+                f"got {', '.join(map(str, types)) or 'none'}"
+            )
+        _native.collect_garbage()  # jaxlib frees host memory of dropped buffers only when told
+        held: dict[int, np.ndarray[Any, Any]] = {}
+        singles = []
+        for shard, device in zip(shards, place.devices, strict=True):
+            if id(shard) not in held:
+                held[id(shard)] = _aligned(shard)
+            label, host = _label(types[0], (device,)), held[id(shard)]
+            # With x64 enabled jaxlib narrows no 64-bit shard in silence.
+            singles.append(_xla.batched_device_put(*label, [host], [device], enable_x64=True))
+        label = _label(types[0], place.devices)
+        array = _xla.ArrayImpl(*label, singles, committed=True, _skip_checks=True)
+        return CpuBuffer(tensor=types[0], place=place, array=array)
+
+    def call(self, loaded: Loaded, inputs: Sequence[Buffer]) -> list[Buffer]:
+        assert isinstance(loaded, CpuLoaded)
+        if self._client is None:
+            raise RunError("the engine is closed")
+        taken = [_own(buffer) for buffer in inputs]
+        faults = misfits(loaded, inputs)
+        if not faults and any(buffer.place is not loaded.place for buffer in taken):
+            faults = ["an input belongs to another engine"]
+        if faults:  # XLA would not refuse: a wrong dtype runs, and most else ends the process
+            raise RunError(f"call of {loaded.name} on ranks {loaded.ranks}: {'; '.join(faults)}")
+        if len(loaded.ranks) > 1:
+            self._land()
+        try:
+            results = loaded.executable.execute_sharded([buffer.array for buffer in taken])
+            arrays = results.consume_with_handlers(loaded.handlers)
+        except RuntimeError as error:
+            raise RunError(f"call of {loaded.name} on ranks {loaded.ranks}: {error}") from error
+        for index in loaded.donated:
+            taken[index].array = None
+        if len(loaded.ranks) > 1 and arrays:
+            self._in_flight = arrays[0]
+        return [
+            CpuBuffer(tensor=tensor, place=loaded.place, array=array)
+            for tensor, array in zip(loaded.results, arrays, strict=True)
+        ]
+
+    def wait(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            try:
+                _array(buffer).block_until_ready()
+            except RuntimeError as error:
+                raise RunError(f"{buffer.tensor} on ranks {buffer.ranks}: {error}") from error
+
+    def fetch(self, buffer: Buffer, *, rank: int) -> np.ndarray[Any, Any]:
+        if rank not in buffer.ranks:
+            raise RunError(f"rank {rank} holds no shard of this buffer; ranks {buffer.ranks} do")
+        shard = _array(buffer)._arrays[buffer.ranks.index(rank)]
+        try:
+            host, _ = shard._single_device_array_to_np_array_did_copy()
+        except RuntimeError as error:
+            raise RunError(f"{buffer.tensor} on rank {rank}: {error}") from error
+        return np.array(host)  # jaxlib gives a view, under which the device memory could be reused
+
+    def close(self) -> None:
+        self._client = self._in_flight = None
+        self._places.clear()
+        _native.collect_garbage()
+
+    def _land(self) -> None:
+        """Wait for the last call on several ranks, so that one of them at most is in flight.
+
+        With two, ranks that wait in collectives of the second can hold every thread of XLA's pool
+        while the first still needs one; and to use results of a failed call is to hang.
+        """
+        last, self._in_flight = self._in_flight, None
+        if last is not None:
+            try:
+                last.block_until_ready()
+            except RuntimeError as error:
+                raise RunError(f"an earlier call failed: {error}") from error
+
+    def _place(self, ranks: tuple[int, ...]) -> _Place:
+        if self._client is None:
+            raise RunError("the engine is closed")
+        if ranks not in self._places:
+            known = set(ranks) & set(range(self.rank_count))
+            if not ranks or len(known) < len(ranks):
+                raise RunError(
+                    f"ranks {ranks}: need distinct ranks among the {self.rank_count} of this engine"
+                )
+            devices = self._client.local_devices()
+            self._places[ranks] = _Place(ranks=ranks, devices=tuple(devices[r] for r in ranks))
+        return self._places[ranks]
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Set the patience flags, before the user's own, for XLA to read as it makes its client.
+
+    It reads them once a process, and no option of a load can set them.
+    """
+    given = os.environ.get("XLA_FLAGS")
+    os.environ["XLA_FLAGS"] = " ".join([*_PATIENCE_FLAGS, given or ""])
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["XLA_FLAGS"]
+        else:
+            os.environ["XLA_FLAGS"] = given
+
+
+def _label(tensor: TensorType, devices: tuple[Any, ...]) -> tuple[_Aval, Any]:
+    """Type and sharding under which jaxlib files one shard a device: stacked on dim 0.
+
+    Shards differ between ranks. Under a replicated sharding, which alone keeps the shape as it is,
+    jaxlib may take the first rank's shard for every rank's.
+    """
+    if len(devices) == 1:
+        shape, tiles = tensor.shape, _xla.HloSharding.replicate()
+    else:
+        first, *rest = tensor.shape or (1,)
+        shape = (first * len(devices), *rest)
+        tiles = _xla.HloSharding.iota_tile((len(devices), *(1 for _ in rest)))
+    return _Aval(shape, tensor.dtype, len(shape)), _xla.GSPMDSharding(devices, tiles)
+
+
+def _options(place: _Place) -> Any:
+    """Options that put replica ``i`` on the place's device ``i``."""
+    options = _xla.CompileOptions()
+    for part in (options, options.executable_build_options):
+        part.num_replicas = len(place.devices)
+        part.num_partitions = 1
+    ids = np.array([[device.id] for device in place.devices])
+    options.executable_build_options.device_assignment = _xla.DeviceAssignment.create(ids)
+    return options
+
+
+def _replica_count(header: str) -> int:
+    """From the first line of an HLO module's text. XLA loads any count on any devices, unasked."""
+    found = re.search(r"\breplica_count=(\d+)", header)
+    return int(found[1]) if found else 1
+
+
+def _donated(header: str) -> tuple[int, ...]:
+    """Parameters aliased to results, as ``input_output_alias={ {0}: (2, {}, may-alias) }``."""
+    return tuple(sorted(map(int, re.findall(r"\}: \((\d+), \{\}, (?:may|must)-alias", header))))
+
+
+def _signature(module: Any) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
+    """Types of an HLO module's parameters and results, per rank."""
+    shape = _xla.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape()
+    result = shape.result_shape()
+    results = result.tuple_shapes() if result.is_tuple() else [result]
+    parameters, results = (
+        tuple(TensorType(shape=tuple(s.dimensions()), dtype=s.numpy_dtype()) for s in shapes)
+        for shapes in (shape.parameter_shapes(), results)
+    )
+    return parameters, results
+
+
+def _aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array itself where XLA can share its memory, else a copy where it can."""
+    if array.flags.c_contiguous and array.ctypes.data % _ALIGN_BYTES == 0:
+        return array
+    room = np.empty(array.nbytes + _ALIGN_BYTES, np.uint8)
+    start = -room.ctypes.data % _ALIGN_BYTES
+    copy: np.ndarray[Any, Any] = room[start : start + array.nbytes].view(array.dtype)
+    copy = copy.reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _own(buffer: Buffer) -> CpuBuffer:
+    assert isinstance(buffer, CpuBuffer)
+    return buffer
+
+
+def _array(buffer: Buffer) -> Any:
+    """jaxlib's array behind a buffer that no call has consumed."""
+    if buffer.consumed:
+        raise RunError(f"{buffer.tensor} on ranks {buffer.ranks} was consumed by a call")
+    return _own(buffer).array
+
+
+def _watch_compiles() -> None:
+    """Note each compilation of this process from now on, by whichever client.
+
+    jaxlib keeps no count, so the methods of its client class that compile are wrapped, once a
+    process. jax compiles through the same methods. Loading an executable compiles nothing: XLA's
+    own trace of a load has no compile event (a test looks).
+    """
+    for name in _COMPILE_ENTRIES:
+        method = getattr(_xla.Client, name)
+        if not hasattr(method, "__wrapped__"):
+            setattr(_xla.Client, name, _noting(method))
+
+
+def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        _compile_calls.append(method.__name__)
+        return method(*args, **kwargs)
+
+    return noted

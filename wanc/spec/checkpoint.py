@@ -1,0 +1,249 @@
+"""Reads a model's numbers from the config files of a checkpoint in diffusers layout.
+
+Reads JSON only: never a weight. Every problem of a checkpoint is reported at once.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from wanc.errors import RefusedError
+from wanc.spec.model import EXPERT_COMPONENTS, Expert, Model, TextEncoder, Transformer, Vae
+from wanc.spec.presets import A14B_T2V_SAMPLING, PRESETS
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+_MAX_CONFIG_BYTES = 1 << 20
+
+
+def resolve_model(name: str) -> Model:
+    """A preset's name, or a checkpoint directory; raises RefusedError."""
+    if name in PRESETS:
+        return PRESETS[name]
+    directory = Path(name)
+    if directory.is_dir():
+        return read_checkpoint(directory)
+    known = ", ".join(PRESETS)
+    raise RefusedError(
+        f"model {name!r} is neither a preset ({known}) nor a directory in diffusers layout"
+    )
+
+
+def read_checkpoint(directory: Path) -> Model:
+    """The model that a checkpoint's config files describe; raises RefusedError."""
+    problems: list[str] = []
+    index = _read(directory / "model_index.json", problems)
+    transformer = _component(directory, "transformer", _transformer, problems)
+    text_encoder = _component(directory, "text_encoder", _text_encoder, problems)
+    vae = _component(directory, "vae", _vae, problems)
+    experts: tuple[Expert, ...] = ("high_noise",)
+    if (index or {}).get("transformer_2") not in (None, [], [None, None]):
+        experts = ("high_noise", "low_noise")
+        second = _component(directory, "transformer_2", _transformer, problems)
+        if transformer and second and transformer != second:
+            problems.append("transformer_2/config.json: differs from transformer/config.json")
+    if transformer and text_encoder and transformer.text_width != text_encoder.width:
+        problems.append(
+            f"transformer text_dim {transformer.text_width} does not fit text_encoder "
+            f"d_model {text_encoder.width}"
+        )
+    if transformer and vae and transformer.out_channels != vae.z_channels:
+        problems.append(
+            f"transformer out_channels {transformer.out_channels} does not fit vae "
+            f"z_dim {vae.z_channels}: this VAE belongs to another model"
+        )
+    boundary = (index or {}).get("boundary_ratio")
+    if boundary is not None and not (type(boundary) in (int, float) and 0 <= boundary <= 1):
+        problems.append(f"model_index.json: boundary_ratio is {boundary!r}; needs 0 to 1")
+    if problems or not (index and transformer and text_encoder and vae):
+        raise RefusedError(
+            f"{directory} is not a checkpoint that wanc can compile:\n  " + "\n  ".join(problems)
+        )
+    if len(experts) == 1:
+        boundary = None
+    elif boundary is None:
+        boundary = A14B_T2V_SAMPLING.boundary
+    return _named(
+        Model(
+            name="custom",
+            task="t2v",
+            experts=experts,
+            transformer=transformer,
+            text_encoder=text_encoder,
+            vae=vae,
+            sampling=replace(A14B_T2V_SAMPLING, boundary=boundary),
+        )
+    )
+
+
+def _named(model: Model) -> Model:
+    """The preset with the same numbers; a directory's name never reaches a bundle."""
+    named = (replace(model, name=preset.name) for preset in PRESETS.values())
+    return next((match for match in named if match in PRESETS.values()), model)
+
+
+def component_directory(directory: Path, expert: Expert) -> Path:
+    """Where an expert's weights lie."""
+    return directory / EXPERT_COMPONENTS[expert]
+
+
+def _read(path: Path, problems: list[str]) -> Json | None:
+    where = f"{path.parent.name}/{path.name}"
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            problems.append(f"{where}: larger than {_MAX_CONFIG_BYTES} bytes")
+            return None
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        problems.append(f"{where}: {error.strerror or error}")
+        return None
+    except (ValueError, RecursionError) as error:
+        problems.append(f"{where}: not JSON: {error}")
+        return None
+    if not isinstance(value, dict):
+        problems.append(f"{where}: not a JSON object")
+        return None
+    return value
+
+
+def _component(
+    directory: Path, name: str, build: "Callable[[_Fields], T]", problems: list[str]
+) -> T | None:
+    config = _read(directory / name / "config.json", problems)
+    if config is None:
+        return None
+    fields = _Fields(config, f"{name}/config.json")
+    built = build(fields)
+    problems.extend(fields.problems)
+    return None if fields.problems else built
+
+
+class _Fields:
+    """Typed look-ups in one config file; gathers what is missing or wrong."""
+
+    def __init__(self, config: Json, where: str) -> None:
+        self.config = config
+        self.where = where
+        self.problems: list[str] = []
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self.config.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            self._wrong(key, value, "a positive whole number")
+            return 1
+        return value
+
+    def real(self, key: str, default: float) -> float:
+        value = self.config.get(key, default)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            self._wrong(key, value, "a finite number")
+            return default
+        return float(value)
+
+    def row(self, key: str, of: type[T], default: tuple[T, ...]) -> tuple[T, ...]:
+        value = self.config.get(key, default)
+        kinds = (int, float) if of is float else (of,)
+        right = isinstance(value, list | tuple) and all(type(v) in kinds for v in value)
+        if not right or not all(map(math.isfinite, value)):
+            self._wrong(key, value, f"a list of {of.__name__}")
+            return default
+        return tuple(of(v) for v in value)  # type: ignore[call-arg]
+
+    def must_be(self, key: str, *allowed: Any) -> None:
+        """The first allowed value is also the default."""
+        value = self.config.get(key, allowed[0])
+        if value not in allowed:
+            self._wrong(key, value, " or ".join(repr(v) for v in allowed))
+
+    def _wrong(self, key: str, seen: Any, needed: str) -> None:
+        self.problems.append(f"{self.where}: {key} is {seen!r}; needs {needed}")
+
+
+def _transformer(fields: _Fields) -> Transformer:
+    fields.must_be("_class_name", "WanTransformer3DModel")
+    fields.must_be("cross_attn_norm", True)
+    fields.must_be("qk_norm", "rms_norm_across_heads")
+    for key in ("added_kv_proj_dim", "image_dim", "pos_embed_seq_len"):
+        fields.must_be(key, None)
+    fields.must_be("patch_size", [1, 2, 2])
+    channels = fields.whole("in_channels", 16)
+    if channels != fields.whole("out_channels", channels):
+        fields.problems.append(
+            f"{fields.where}: in_channels {channels} is not out_channels: an image-to-video "
+            "model, which this version does not compile"
+        )
+    if fields.whole("attention_head_dim", 128) % 2:
+        fields.problems.append(f"{fields.where}: attention_head_dim is odd; RoPE turns pairs")
+    return Transformer(
+        heads=fields.whole("num_attention_heads", 40),
+        head_width=fields.whole("attention_head_dim", 128),
+        ffn_width=fields.whole("ffn_dim", 13824),
+        layers=fields.whole("num_layers", 40),
+        in_channels=channels,
+        out_channels=channels,
+        text_width=fields.whole("text_dim", 4096),
+        frequency_width=fields.whole("freq_dim", 256),
+        patch_FHW=(1, 2, 2),
+        eps=fields.real("eps", 1e-6),
+        rope_max_positions=fields.whole("rope_max_seq_len", 1024),
+    )
+
+
+def _text_encoder(fields: _Fields) -> TextEncoder:
+    fields.must_be("model_type", "umt5")
+    fields.must_be("feed_forward_proj", "gated-gelu")
+    return TextEncoder(
+        vocabulary=fields.whole("vocab_size"),
+        width=fields.whole("d_model"),
+        heads=fields.whole("num_heads"),
+        head_width=fields.whole("d_kv"),
+        ffn_width=fields.whole("d_ff"),
+        layers=fields.whole("num_layers"),
+        position_buckets=fields.whole("relative_attention_num_buckets", 32),
+        max_distance_tokens=fields.whole("relative_attention_max_distance", 128),
+        eps=fields.real("layer_norm_epsilon", 1e-6),
+    )
+
+
+def _vae(fields: _Fields) -> Vae:
+    fields.must_be("_class_name", "AutoencoderKLWan")
+    fields.must_be("is_residual", False)
+    fields.must_be("attn_scales", [])
+    fields.must_be("patch_size", None, 1)
+    fields.must_be("out_channels", 3)
+    fields.must_be("scale_factor_spatial", 8)  # as the decoder's upsamplers give
+    fields.must_be("scale_factor_temporal", 4)
+    published = PRESETS["wan2.2-t2v-a14b"].vae
+    base = fields.whole("base_dim", 96)
+    z_channels = fields.whole("z_dim", 16)
+    mean = fields.row("latents_mean", float, published.latents_mean)
+    std = fields.row("latents_std", float, published.latents_std)
+    if not len(mean) == len(std) == z_channels:
+        fields.problems.append(
+            f"{fields.where}: latents_mean has {len(mean)} and latents_std {len(std)} values; "
+            f"z_dim is {z_channels}"
+        )
+    multiples = fields.row("dim_mult", int, (1, 2, 4, 4))
+    downsample = fields.row("temperal_downsample", bool, (False, True, True))
+    if len(downsample) != len(multiples) - 1 or sum(downsample) != 2 or len(downsample) != 3:
+        fields.problems.append(
+            f"{fields.where}: dim_mult {list(multiples)} with temperal_downsample "
+            f"{list(downsample)} does not give the strides 8 and 4"
+        )
+    decoder_base = fields.config.get("decoder_base_dim")
+    return Vae(
+        z_channels=z_channels,
+        base_width=base,
+        decoder_base_width=base if decoder_base is None else fields.whole("decoder_base_dim"),
+        width_multiples=multiples,
+        residual_blocks=fields.whole("num_res_blocks", 2),
+        temporal_downsample=downsample,
+        latents_mean=mean,
+        latents_std=std,
+        spatial_stride=8,
+        temporal_stride=4,
+    )

@@ -1,0 +1,96 @@
+"""Published models, each number once. Knows nothing of files.
+
+Sources: the config.json files of Wan-AI/Wan2.2-T2V-A14B-Diffusers and, for sampling,
+wan/configs of the official Wan2.2 repository (commit 42bf4cf).
+"""
+
+from dataclasses import replace
+
+from wanc.spec.model import Model, Sampling, TextEncoder, Transformer, Vae
+
+NEGATIVE_PROMPT = (
+    "色调艳丽，过曝，静态，细节模糊不清，字幕，风格，作品，画作，画面，静止，整体发灰，最差质量，"
+    "低质量，JPEG压缩残留，丑陋的，残缺的，多余的手指，画得不好的手部，画得不好的脸部，畸形的，"
+    "毁容的，形态畸形的肢体，手指融合，静止不动的画面，杂乱的背景，三条腿，背景人很多，倒着走"
+)
+
+A14B_T2V_SAMPLING = Sampling(
+    flow_shift=12.0,
+    steps=40,
+    boundary=0.875,
+    guidance_high=4.0,
+    guidance_low=3.0,
+    fps=16,
+    trained_frames=81,
+    negative_prompt=NEGATIVE_PROMPT,
+)
+
+_A14B = Transformer(
+    heads=40,
+    head_width=128,
+    ffn_width=13824,
+    layers=40,
+    in_channels=16,
+    out_channels=16,
+    text_width=4096,
+    frequency_width=256,
+    patch_FHW=(1, 2, 2),
+    eps=1e-6,
+    rope_max_positions=1024,
+)
+
+_UMT5_XXL = TextEncoder(
+    vocabulary=256384,
+    width=4096,
+    heads=64,
+    head_width=64,
+    ffn_width=10240,
+    layers=24,
+    position_buckets=32,
+    max_distance_tokens=128,
+    eps=1e-6,
+)
+
+_VAE_Z16 = Vae(
+    z_channels=16,
+    base_width=96,
+    decoder_base_width=96,
+    width_multiples=(1, 2, 4, 4),
+    residual_blocks=2,
+    temporal_downsample=(False, True, True),
+    latents_mean=(
+        *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
+        *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
+    ),
+    latents_std=(
+        *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
+        *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
+    ),
+    spatial_stride=8,
+    temporal_stride=4,
+)
+
+WAN22_T2V_A14B = Model(
+    name="wan2.2-t2v-a14b",
+    task="t2v",
+    experts=("high_noise", "low_noise"),
+    transformer=_A14B,
+    text_encoder=_UMT5_XXL,
+    vae=_VAE_Z16,
+    sampling=A14B_T2V_SAMPLING,
+)
+
+TINY = Model(
+    name="tiny",
+    task="t2v",
+    experts=("high_noise", "low_noise"),
+    transformer=replace(_A14B, heads=8, head_width=24, ffn_width=384, layers=2, text_width=64),
+    text_encoder=replace(
+        _UMT5_XXL, vocabulary=1024, width=64, heads=8, head_width=16, ffn_width=128, layers=2
+    ),
+    vae=replace(_VAE_Z16, base_width=16, decoder_base_width=16, residual_blocks=1),
+    sampling=A14B_T2V_SAMPLING,
+)
+"""The random checkpoint that ``wanc tiny`` writes."""
+
+PRESETS: dict[str, Model] = {model.name: model for model in (WAN22_T2V_A14B, TINY)}

@@ -1,0 +1,272 @@
+"""Rebuilds a StableHLO function so that tensors may lie in memory in another order than is named.
+
+Knows nothing of convolutions or of what order is good: a rule given for an operation decides that,
+and its neighbours follow as far as they can, so that a chain needs transposes at its ends only.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, stablehlo
+
+ELEMENTWISE = frozenset(
+    "abs add and atan2 bitcast_convert cbrt ceil clamp compare convert cosine count_leading_zeros"
+    " divide exponential exponential_minus_one floor is_finite log log_plus_one logistic maximum"
+    " minimum multiply negate not or popcnt power remainder round_nearest_afz round_nearest_even"
+    " rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract"
+    " tan tanh xor".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A tensor and how it lies: dim ``i`` of value is dim ``order[i]`` of the tensor."""
+
+    value: Any
+    order: tuple[int, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether value is the tensor as it is named."""
+        return self.order == tuple(range(len(self.order)))
+
+
+Rule = Callable[[Any, Sequence[Laid]], Laid | None]
+"""Emits what an operation means for operands as they lie; None where it takes them plain."""
+
+
+def shape_of(value: Any) -> list[int]:
+    """Sizes of a ranked tensor."""
+    return list(ir.RankedTensorType(value.type).shape)
+
+
+def type_like(value: Any, shape: Sequence[int]) -> Any:
+    """A tensor type of the value's elements."""
+    return ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
+
+
+def i64s(values: Sequence[int]) -> Any:
+    """The attribute in which StableHLO lists sizes and dims."""
+    return ir.DenseI64ArrayAttr.get(list(values))
+
+
+def reshape(value: Any, shape: Sequence[int]) -> Any:
+    """The value itself where it has the shape."""
+    if shape_of(value) == list(shape):
+        return value
+    return stablehlo.reshape(type_like(value, shape), value)
+
+
+def plain(value: Any) -> Laid:
+    """A tensor as it is named."""
+    return Laid(value, tuple(range(len(shape_of(value)))))
+
+
+def lie(x: Laid, order: Sequence[int] | None = None) -> Any:
+    """The tensor's value in another order, by default the one that is named."""
+    order = range(len(x.order)) if order is None else order
+    if tuple(order) == x.order:
+        return x.value
+    source = x.value.owner
+    if not isinstance(source, ir.Block) and source.name == "stablehlo.broadcast_in_dim":
+        dims = ir.DenseI64ArrayAttr(source.attributes["broadcast_dimensions"])
+        sizes = shape_of(x.value)
+        return stablehlo.broadcast_in_dim(
+            type_like(x.value, [sizes[x.order.index(dim)] for dim in order]),
+            source.operands[0],
+            i64s([list(order).index(x.order[dim]) for dim in dims]),
+        )
+    return stablehlo.transpose(x.value, i64s([x.order.index(dim) for dim in order]))
+
+
+def again(op: Any, operands: Sequence[Any], order: Sequence[int]) -> Laid:
+    """The operation on operands that lie in another order, and so its one result."""
+    clone = op.operation.clone()
+    for i, value in enumerate(operands):
+        clone.operands[i] = value
+    result = clone.results[0]
+    sizes = shape_of(result)
+    result.set_type(type_like(result, [sizes[dim] for dim in order]))
+    return Laid(result, tuple(order))
+
+
+# --- rules: each is asked only where an operand lies in another order than is named ---------------
+
+
+def _elementwise(op: Any, xs: Sequence[Laid]) -> Laid | None:
+    order = next(x.order for x in xs if not x.plain)
+    return again(op, [lie(x, order) if x.order else x.value for x in xs], order)
+
+
+def _transpose(op: Any, xs: Sequence[Laid]) -> Laid:
+    permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+    return Laid(xs[0].value, tuple(permutation.index(dim) for dim in xs[0].order))
+
+
+def _reshape(op: Any, xs: Sequence[Laid]) -> Laid | None:
+    (x,) = xs
+    before = [0] * len(x.order)
+    for dim, size in zip(x.order, shape_of(x.value), strict=True):
+        before[dim] = size
+    after = shape_of(op.results[0])
+    order = reshaped_order(x.order, before, after)
+    return order and Laid(reshape(x.value, [after[dim] for dim in order]), order)
+
+
+def reshaped_order(
+    order: Sequence[int], before: Sequence[int], after: Sequence[int]
+) -> tuple[int, ...] | None:
+    """How a tensor that lies in this order lies after a reshape of no cost; None where it has one.
+
+    Dims that merge must lie side by side. A dim of one lies anywhere, so they come first.
+    """
+    if 0 in before:
+        return None
+    lying = [dim for dim in order if before[dim] != 1]
+    olds = [dim for dim in range(len(before)) if before[dim] != 1]
+    news = [dim for dim in range(len(after)) if after[dim] != 1]
+    placed: dict[int, list[int]] = {}
+    while olds:
+        merged, split = [olds.pop(0)], [news.pop(0)]
+        old, new = before[merged[0]], after[split[0]]
+        while old != new:
+            if old < new:
+                merged.append(olds.pop(0))
+                old *= before[merged[-1]]
+            else:
+                split.append(news.pop(0))
+                new *= after[split[-1]]
+        at = lying.index(merged[0])
+        if lying[at : at + len(merged)] != merged:
+            return None
+        placed[merged[0]] = split
+    ones = [dim for dim, size in enumerate(after) if size == 1]
+    return (*ones, *(dim for first in lying for dim in placed.get(first, ())))
+
+
+def _broadcast(op: Any, xs: Sequence[Laid]) -> Laid:
+    (x,) = xs
+    dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    order = [dims[dim] for dim in x.order]
+    for dim in range(len(shape_of(op.results[0]))):
+        if dim not in order:  # a new dim lies after the one that is named before it
+            order.insert(order.index(dim - 1) + 1 if dim else 0, dim)
+    laid = again(op, [x.value], order)
+    laid.value.owner.attributes["broadcast_dimensions"] = i64s(
+        [order.index(dims[dim]) for dim in x.order]
+    )
+    return laid
+
+
+def _concatenate(op: Any, xs: Sequence[Laid]) -> Laid:
+    order = next(x.order for x in xs if not x.plain)
+    laid = again(op, [lie(x, order) for x in xs], order)
+    attributes = laid.value.owner.attributes
+    at = order.index(ir.IntegerAttr(attributes["dimension"]).value)
+    attributes["dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), at)
+    return laid
+
+
+def _reordered(*names: str) -> Rule:
+    """Slices and pads: lists of one number a dim; a second operand is a scalar."""
+
+    def rule(op: Any, xs: Sequence[Laid]) -> Laid:
+        order = xs[0].order
+        laid = again(op, [x.value for x in xs], order)
+        for name in names:
+            numbers = list(ir.DenseI64ArrayAttr(op.attributes[name]))
+            laid.value.owner.attributes[name] = i64s([numbers[dim] for dim in order])
+        return laid
+
+    return rule
+
+
+def _reduce(op: Any, xs: Sequence[Laid]) -> Laid | None:
+    if len(op.results) != 1:
+        return None
+    x, initial = xs
+    dims = list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    kept = [dim for dim in x.order if dim not in dims]
+    laid = again(op, [x.value, initial.value], [sorted(kept).index(dim) for dim in kept])
+    laid.value.owner.attributes["dimensions"] = i64s(sorted(x.order.index(dim) for dim in dims))
+    return laid
+
+
+_RULES: dict[str, Rule] = {
+    **{f"stablehlo.{name}": _elementwise for name in ELEMENTWISE},
+    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.concatenate": _concatenate,
+    "stablehlo.pad": _reordered("edge_padding_low", "edge_padding_high", "interior_padding"),
+    "stablehlo.reduce": _reduce,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.slice": _reordered("start_indices", "limit_indices", "strides"),
+    "stablehlo.transpose": _transpose,
+}
+
+
+# --- the walk -------------------------------------------------------------------------------------
+
+
+def relay(module: Any, rules: Mapping[str, Rule]) -> None:
+    """Rebuild the module's main function, with calls inlined, under these rules for operations."""
+    functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in module.body.operations}
+    main = functions["main"]
+    rebuilt = func.FuncOp("rebuilt", main.type, ip=ir.InsertionPoint(module.body))
+    body = rebuilt.add_entry_block()
+    with ir.InsertionPoint(body):
+        results = _walk(main, [plain(value) for value in body.arguments], functions, rules)
+        func.ReturnOp([lie(x) for x in results])
+    for name in main.attributes:
+        rebuilt.attributes[name] = main.attributes[name]
+    for function in functions.values():
+        function.operation.erase()
+
+
+def _walk(
+    function: Any,
+    arguments: Sequence[Laid],
+    functions: Mapping[str, Any],
+    rules: Mapping[str, Rule],
+) -> list[Laid]:
+    """Emit the function's operations at the insertion point; what it returns."""
+    block = function.entry_block
+    known: dict[Any, Laid] = dict(zip(block.arguments, arguments, strict=True))
+    for op in block.operations:
+        name = op.operation.name
+        xs = [known[value] for value in op.operands]
+        if name == "func.return":
+            return xs
+        if name == "func.call":
+            callee = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+            results = _walk(callee, xs, functions, rules)
+        else:
+            rule = rules.get(name)
+            if rule is None and any(not x.plain for x in xs):
+                rule = _RULES.get(name)
+            laid = rule(op, xs) if rule else None
+            results = _copy(op, known) if laid is None else [laid]
+        known.update(zip(op.operation.results, results, strict=True))
+    raise AssertionError("a function ends in a return")
+
+
+def _copy(op: Any, known: Mapping[Any, Laid]) -> list[Laid]:
+    """The operation as it is, on tensors as they are named, its regions' captures too."""
+    captured = {v for inner in _within(op.operation) for v in inner.operands if v in known}
+    values = {value: lie(known[value]) for value in captured}
+    clone = op.operation.clone()
+    for inner in _within(clone):
+        for i, value in enumerate(inner.operands):
+            if value in values:
+                inner.operands[i] = values[value]
+    return [plain(value) for value in clone.results]
+
+
+def _within(op: Any) -> Iterator[Any]:
+    """The operation and all in its regions."""
+    yield op
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from _within(inner.operation)

@@ -1,0 +1,101 @@
+"""What a variant needs of a checkpoint, and whether the checkpoint has it.
+
+Reads the bundle's config; knows no model. All missing, extra and misshapen tensors make one error.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from wanc.errors import WeightsError
+from wanc.plan.abi import Program, Weight
+from wanc.plan.schedule import Call, Schedule
+from wanc.weights.checkpoint import DTYPES, Component
+
+_LISTED = 12
+"""Problems of one kind that an error lists; it counts the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """A tensor that must be there."""
+
+    component: str
+    names: tuple[str, ...]
+    """Any one of these names will do."""
+    shape: tuple[int, ...]
+
+
+def tensor_name(weight: Weight, layers: tuple[int, ...]) -> str:
+    """The checkpoint's name of a weight in a call's layers."""
+    name = weight.tensor
+    for k, layer in enumerate(layers):
+        name = name.replace(f"{{{k}}}", str(layer))
+    return name
+
+
+def calls(schedule: Schedule) -> Iterable[Call]:
+    """Every call of a schedule."""
+    return (call for stage in schedule.stages for call in stage.calls)
+
+
+def schedule_needs(schedule: Schedule, programs: Mapping[str, Program]) -> list[Need]:
+    """Every tensor that the schedule's calls take, each once."""
+    found: dict[tuple[str, str], Need] = {}
+    for call in calls(schedule):
+        for weight in programs[call.program].weights:
+            name = tensor_name(weight, call.layers)
+            found[call.component, name] = Need(
+                component=call.component, names=(name,), shape=weight.stored_shape
+            )
+    return list(found.values())
+
+
+def check_weights(
+    components: Mapping[str, Component],
+    needs: Iterable[Need],
+    *,
+    unused: Mapping[str, tuple[str, ...]],
+) -> None:
+    """Raise WeightsError unless every need is met and nothing else is there.
+
+    unused gives, by component, prefixes of tensors that belong to the model but to no program.
+    """
+    wanted: dict[str, set[str]] = {name: set() for name in components}
+    missing, misshapen = [], []
+    for need in needs:
+        tensors = components[need.component].tensors
+        wanted[need.component].update(need.names)
+        found = [name for name in need.names if name in tensors]
+        if not found:
+            missing.append(f"{need.component}/{' or '.join(need.names)} {_shape(need.shape)}")
+        misshapen += [
+            f"{need.component}/{name} is {_shape(tensors[name].shape)}; needs {_shape(need.shape)}"
+            for name in found
+            if tensors[name].shape != need.shape
+        ]
+    extra, odd = [], []
+    for component in components.values():
+        for name, stored in component.tensors.items():
+            if stored.dtype not in DTYPES and name in wanted[component.name]:
+                odd.append(f"{component.name}/{name} is {stored.dtype}; needs {', '.join(DTYPES)}")
+            known = name in wanted[component.name]
+            if not known and not name.startswith(unused.get(component.name, ("\0",))):
+                extra.append(f"{component.name}/{name}")
+    _refuse({"missing": missing, "extra": extra, "of another shape": misshapen, "of a dtype": odd})
+
+
+def _refuse(problems: Mapping[str, list[str]]) -> None:
+    if not any(problems.values()):
+        return
+    lines = ["the checkpoint's tensors are not those that the bundle needs:"]
+    for kind, found in problems.items():
+        if found:
+            lines.append(f"  {len(found)} {kind}:")
+            lines += [f"    {line}" for line in found[:_LISTED]]
+            if len(found) > _LISTED:
+                lines.append(f"    … and {len(found) - _LISTED} more")
+    raise WeightsError("\n".join(lines))
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,8 +1,32 @@
-"""Fixtures that tests of several folders share."""
+"""Fixtures that tests of several folders share, and how often repetitions repeat."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="repetitions at full count")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak: repeats; a sample without --soak, in full with it")
+
+
+@pytest.fixture
+def repetitions(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
+    """How often to repeat: (the sample of make test, the full count of make soak)."""
+    soak = request.config.getoption("--soak")
+    return lambda sample, full: full if soak else sample
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test run, the same for every xdist worker."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,12 @@ Keys and digests only; knows no model and no target. Whatever is damaged counts 
 import contextlib
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wanc.digest import canonical_json, of_bytes
+from wanc.files import write_whole
 
 
 def default_cache() -> Path:
@@ -64,13 +64,6 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole, or not at all; another process may write the same one."""
+    """Another process may write the same file at the same time: either one's bytes will do."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, data)

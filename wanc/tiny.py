@@ -1,6 +1,6 @@
-"""Writes the tiny random checkpoint: two experts, text encoder, VAE, in diffusers layout.
+"""Writes a random checkpoint: experts, text encoder, VAE, in diffusers layout.
 
-Knows nothing of what is done with it; every size comes from ``spec.presets.TINY``.
+Knows nothing of what is done with it; every size comes from a ``Model``, by default TINY.
 """
 
 import json
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from wanc.errors import RequestError
-from wanc.spec.model import EXPERT_COMPONENTS, TRAIN_TIMESTEPS
+from wanc.spec.model import EXPERT_COMPONENTS, TRAIN_TIMESTEPS, Model
 from wanc.spec.presets import TINY
 from wanc.tiny_tokenizer import TOKENIZER_CLASS, write_tokenizer
 from wanc.tiny_weights import draw
@@ -19,6 +19,7 @@ from wanc.tiny_weights import draw
 def write_tiny_checkpoint(
     directory: Path,
     *,
+    model: Model = TINY,
     seed: int = 0,
     shards: int = 1,
     on_progress: Callable[[str], None] | None = None,
@@ -33,16 +34,22 @@ def write_tiny_checkpoint(
     directory.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
         written = Path(scratch) / directory.name
-        for component, model in _meta_models().items():
+        for component, network in _meta_models(model).items():
             (written / component).mkdir(parents=True)
-            _write_config(written / component, model)
-            size_bytes = _write_weights(written / component, model, seed=seed, shards=shards)
+            _write_config(written / component, network)
+            size_bytes = _write_weights(
+                written / component,
+                network,
+                seed=seed,
+                shards=shards,
+                heads=model.transformer.heads,
+            )
             if on_progress:
                 on_progress(f"{component}: {size_bytes / 1e6:.1f} MB")
         (written / "tokenizer").mkdir()
-        write_tokenizer(written / "tokenizer", vocabulary=TINY.text_encoder.vocabulary)
-        _scheduler().save_config(written / "scheduler")
-        _write_json(written / "model_index.json", _model_index())
+        write_tokenizer(written / "tokenizer", vocabulary=model.text_encoder.vocabulary)
+        _scheduler(model).save_config(written / "scheduler")
+        _write_json(written / "model_index.json", _model_index(model))
         written.rename(directory)
 
 
@@ -61,15 +68,15 @@ def _check_free(directory: Path) -> None:
     raise RequestError(f"{directory} {seen}; give the name of a new or an empty directory")
 
 
-def _meta_models() -> dict[str, Any]:
+def _meta_models(model: Model) -> dict[str, Any]:
     """The networks on the meta device, by component: they give configs, names and shapes."""
     import torch
     from transformers import UMT5Config, UMT5EncoderModel
 
-    dit, text, vae = TINY.transformer, TINY.text_encoder, TINY.vae
+    dit, text, vae = model.transformer, model.text_encoder, model.vae
     models: dict[str, Any] = {}
     with torch.device("meta"):
-        for expert in TINY.experts:
+        for expert in model.experts:
             models[EXPERT_COMPONENTS[expert]] = _diffusers().WanTransformer3DModel(
                 patch_size=dit.patch_FHW,
                 num_attention_heads=dit.heads,
@@ -112,22 +119,22 @@ def _meta_models() -> dict[str, Any]:
     return models
 
 
-def _scheduler() -> Any:
+def _scheduler(model: Model) -> Any:
     return _diffusers().UniPCMultistepScheduler(
         num_train_timesteps=TRAIN_TIMESTEPS,
         prediction_type="flow_prediction",
         use_flow_sigmas=True,
-        flow_shift=TINY.sampling.flow_shift,
+        flow_shift=model.sampling.flow_shift,
     )
 
 
-def _model_index() -> dict[str, Any]:
+def _model_index(model: Model) -> dict[str, Any]:
     """model_index.json with the keys of Wan-AI/Wan2.2-T2V-A14B-Diffusers."""
-    experts = {EXPERT_COMPONENTS[expert]: "WanTransformer3DModel" for expert in TINY.experts}
+    experts = {EXPERT_COMPONENTS[expert]: "WanTransformer3DModel" for expert in model.experts}
     return {
         "_class_name": "WanPipeline",
         "_diffusers_version": _diffusers().__version__,
-        "boundary_ratio": TINY.sampling.boundary,
+        "boundary_ratio": model.sampling.boundary,
         "scheduler": ["diffusers", "UniPCMultistepScheduler"],
         "text_encoder": ["transformers", "UMT5EncoderModel"],
         "tokenizer": ["transformers", TOKENIZER_CLASS],
@@ -150,13 +157,13 @@ def _write_config(directory: Path, model: Any) -> None:
         model.config.save_pretrained(directory)
 
 
-def _write_weights(directory: Path, model: Any, *, seed: int, shards: int) -> int:
-    """Draws a model's tensors into ``shards`` files, named as published ones; returns bytes."""
+def _write_weights(directory: Path, network: Any, *, seed: int, shards: int, heads: int) -> int:
+    """Draws a network's tensors into ``shards`` files, named as published ones; returns bytes."""
     from safetensors.numpy import save
 
-    stem = "diffusion_pytorch_model" if hasattr(model, "save_config") else "model"
+    stem = "diffusion_pytorch_model" if hasattr(network, "save_config") else "model"
     # parameters, not the state dict: of UMT5's tied tables published files carry shared.weight
-    shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    shapes = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
     names = list(shapes)
     if not 1 <= shards <= len(names):
         raise RequestError(
@@ -169,7 +176,8 @@ def _write_weights(directory: Path, model: Any, *, seed: int, shards: int) -> in
         file = f"{stem}{suffix}.safetensors"
         chunk = names[shard * len(names) // shards : (shard + 1) * len(names) // shards]
         tensors = {
-            name: draw(f"{directory.name}/{name}", shapes[name], seed=seed) for name in chunk
+            name: draw(f"{directory.name}/{name}", shapes[name], seed=seed, heads=heads)
+            for name in chunk
         }
         (directory / file).write_bytes(save(tensors, metadata={"format": "pt"}))
         weight_map.update(dict.fromkeys(chunk, file))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Literal
 
-from wanc.spec.presets import TINY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,8 +52,8 @@ RULES = (
 )
 
 
-def draw(name: str, shape: tuple[int, ...], *, seed: int) -> "npt.NDArray[np.float32]":
-    """The tensor ``component/name`` of the checkpoint with this seed."""
+def draw(name: str, shape: tuple[int, ...], *, seed: int, heads: int) -> "npt.NDArray[np.float32]":
+    """The tensor ``component/name`` of the checkpoint with this seed, for so many heads."""
     import numpy as np
 
     rule = rule_for(name)
@@ -67,7 +66,6 @@ def draw(name: str, shape: tuple[int, ...], *, seed: int) -> "npt.NDArray[np.flo
         gains = np.linspace(rule.low, rule.high, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
         values = (2 * unit - 1) * gains * sqrt(3 / prod(shape[1:]))
     else:
-        heads = TINY.transformer.heads
         bands = np.argsort(stream.random(heads))  # each head gets one of equal bands low..high
         band_of_row = np.repeat(bands, shape[0] // heads)
         values = rule.low + (rule.high - rule.low) / heads * (band_of_row + unit)

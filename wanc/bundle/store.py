@@ -7,7 +7,6 @@ refused.
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from wanc.bundle.config import (
 from wanc.bundle.oci import Descriptor
 from wanc.digest import of_bytes
 from wanc.errors import BundleError, RunError
+from wanc.files import write_whole
 
 MAX_JSON_BYTES = 64 << 20
 """Largest index, manifest or config that is read."""
@@ -113,8 +113,8 @@ def write_bundle(path: Path, variants: Sequence[NewVariant], blobs: dict[str, by
         index = oci.index_bytes(listed, {FORMAT_ANNOTATION: str(FORMAT_VERSION)})
         digest = _put(path, index)
         top = oci.index_bytes([oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle"})], {})
-        _replace(path / "oci-layout", oci.LAYOUT)
-        _replace(path / "index.json", top)
+        write_whole(path / "oci-layout", oci.LAYOUT)
+        write_whole(path / "index.json", top)
     except OSError as error:
         raise RunError(f"cannot write the bundle {path}: {error}") from error
     return digest
@@ -244,20 +244,5 @@ def _put(path: Path, data: bytes) -> str:
     digest = of_bytes(data)
     file = _blob_path(path, digest)
     if file.is_symlink() or not (file.is_file() and file.read_bytes() == data):
-        _replace(file, data)
+        write_whole(file, data)
     return digest
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Write a file whole, or not at all."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=_UNFINISHED)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -3,8 +3,9 @@
 import json
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-import click
+import typer
 
 from wanc.cli.app import app
 from wanc.errors import WancError
@@ -15,20 +16,22 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     as_json = "--json" in arguments
     try:
-        app(arguments, prog_name="wanc", standalone_mode=False)
+        code = app(arguments, prog_name="wanc", standalone_mode=False)
     except WancError as error:
         _fail(str(error), type(error).__name__, error.exit_code, as_json)
-    except click.ClickException as error:
+    except typer.TyperException as error:
         _fail(error.format_message(), "UsageError", error.exit_code, as_json)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; nothing was left half-written", "Interrupted", INTERRUPTED, as_json)
-    sys.exit(0)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        _fail("interrupted; nothing was left half-written", "Interrupted", code, as_json)
+    sys.exit(code)
 
 
-def _fail(message: str, kind: str, code: int, as_json: bool) -> None:
+def _fail(message: str, kind: str, code: int, as_json: bool) -> NoReturn:
     if as_json:
         print(json.dumps({"error": {"kind": kind, "exit_code": code, "message": message}}))
     print(f"wanc: {message}", file=sys.stderr)

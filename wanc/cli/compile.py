@@ -51,7 +51,9 @@ def compile_command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Compile every program of the variants ahead of time, into one bundle."""
+    """Compile variants into a bundle.
+
+    Every program is traced, lowered and compiled once, ahead of time, from configs alone."""
     if stop_after is not None and stop_after not in STAGES:
         raise RequestError(f"--stop-after {stop_after!r}: stages are {', '.join(STAGES)}")
     flags = flags_of(

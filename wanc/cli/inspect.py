@@ -22,7 +22,9 @@ def inspect_command(
     program: Annotated[str | None, typer.Argument(metavar="[PROGRAM]", help="Its name.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Show a bundle's variants, a variant's programs and schedule, or a program's interface."""
+    """Show what a bundle holds.
+
+    Its variants; with VARIANT its programs and schedule; with PROGRAM one interface."""
     opened = open_bundle(bundle)
     if json:
         emit_json(bundle_json(opened))

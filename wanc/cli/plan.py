@@ -22,7 +22,9 @@ def plan_command(
     max_ranks: options.MaxRanks = None,
     json: options.Json = False,
 ) -> None:
-    """Work out variants in milliseconds, and refuse early what cannot work."""
+    """Work out variants in milliseconds.
+
+    Geometry, programs, memory; refuses what cannot work, naming what would."""
     flags = flags_of(
         *(model, shape, topology, precision, placement, target),
         *(blocks_per_program, attention, vae_tiles),

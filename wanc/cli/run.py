@@ -48,7 +48,9 @@ def run_command(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Generate a video on every rank of a bundle's variant, without a compiler."""
+    """Run a bundle: a prompt to a video.
+
+    On every rank of the variant's topology, without a compiler."""
     from wanc.run.pipeline import generate
     from wanc.run.request import Guidance, RunRequest
 

@@ -15,7 +15,9 @@ def tiny_command(
         int, typer.Option("--shards", min=1, help="Files of each model, with an index.")
     ] = 1,
 ) -> None:
-    """Write a tiny random two-expert checkpoint in diffusers layout."""
+    """Write a tiny random checkpoint.
+
+    Two experts, in diffusers layout: diffusers itself loads and runs it."""
     from wanc.tiny import write_tiny_checkpoint
 
     write_tiny_checkpoint(directory, seed=seed, shards=shards, on_progress=note)

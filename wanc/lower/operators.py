@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+import wanc.model.ops  # noqa: F401  registers wanc's own operations
+
 Array = jax.Array
 Rule = Callable[..., Any]
 
@@ -128,7 +130,8 @@ def _attention(
 ) -> Array:
     """Plain attention, as the VAE's one head has it."""
     assert mask is None, "only full attention"
-    assert not (causal or enable_gqa), "only full attention"
+    assert not causal, "only full attention"
+    assert not enable_gqa, "only as many key heads as query heads"
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = matmul_fp32(q, jnp.swapaxes(k, -1, -2)) * scale
     return matmul_fp32(jax.nn.softmax(scores, axis=-1).astype(v.dtype), v).astype(q.dtype)

@@ -51,7 +51,7 @@ def _(x: Tensor, axis: str, degree: int, dim: int) -> Tensor:
 
 @torch.library.custom_op("wanc::ring_shift", mutates_args=())
 def ring_shift(x: Tensor, axis: str) -> Tensor:
-    """Send to the next rank of an axis, receive from the one before; the last sends to the first."""
+    """Send to the next rank of an axis, the last to the first; receive from the one before."""
     raise RuntimeError("a collective runs only in a compiled program")
 
 

@@ -36,7 +36,11 @@ class TextEncoderGraph:
             x_BTD = self.self_attention(block.at("layer.0"), x_BTD, mask_BT[0], chosen_PR)
             x_BTD = self.feed_forward(block.at("layer.1"), x_BTD)
         x_BTD = self.norm(w["encoder.final_layer_norm.weight"], x_BTD)
-        return (torch.where(mask_BT[..., None] > 0, x_BTD, torch.zeros_like(x_BTD)),)
+        return (self.zero_pads(x_BTD, mask_BT),)
+
+    def zero_pads(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+        """Zero the rows past each prompt's own length: cross-attention attends to all of them."""
+        return torch.where(mask_BT[..., None] > 0, x_BTD, torch.zeros_like(x_BTD))
 
     def self_attention(
         self, w: Weights, x_BTD: Tensor, keep_T: Tensor, chosen_PR: Tensor

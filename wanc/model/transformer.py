@@ -228,7 +228,9 @@ class HeadGraph:
             chunk_tokens=self.chunk_tokens,
             padded_chunk_tokens=self.padded_chunk_tokens,
         )
-        noise = layout.gather(w.linear("proj_out", normed))
+        # fp32 here costs little, and guidance multiplies what rounding would lose
+        projected = ops.matmul_fp32(normed, w["proj_out.weight"].t().unsqueeze(0))
+        noise = layout.gather(projected + w["proj_out.bias"].float())
         if self.cp > 1:
             noise = ops.all_gather(noise, "cp", self.cp, 1)
         if self.cfg > 1:

@@ -148,7 +148,7 @@ def blocks_program(cut: TransformerCut) -> Program:
 
 
 def head_program(cut: TransformerCut) -> Program:
-    """Tokens to noise, gathered over the whole sequence and every guidance branch."""
+    """Tokens to noise in fp32, gathered over the whole sequence and every guidance branch."""
     model, topology = cut.model, cut.mesh.topology
     table = (1, HEAD_MODULATIONS, model.width)
     values = cut.patch_width // model.in_channels * model.out_channels
@@ -163,7 +163,7 @@ def head_program(cut: TransformerCut) -> Program:
             *_linear("proj_out", values, model.width, cut.dtype),
         ],
         inputs=[_hidden(cut), _time(cut)],
-        outputs=[Tensor(name="noise", shape=noise, dtype=cut.dtype)],
+        outputs=[Tensor(name="noise", shape=noise, dtype="float32")],
     )
 
 

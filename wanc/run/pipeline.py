@@ -17,13 +17,13 @@ from wanc.progress import Progress
 from wanc.run import feeds
 from wanc.run.guards import check_finite
 from wanc.run.load import load, select_variant
+from wanc.run.outputs import Outputs
 from wanc.run.prompt import PromptTokens, Tokenizer
-from wanc.run.record import RunRecord, Stopwatch, write_record
+from wanc.run.record import RunRecord, Stopwatch
 from wanc.run.request import RunRequest, sampling_values
 from wanc.run.sampler import SamplingValues, draw_noise, guide, make_scheduler
 from wanc.run.session import Session, Values
 from wanc.run.tiles import stitch
-from wanc.run.video import Output, save_latents
 from wanc.spec.topology import GUIDANCE_BRANCHES
 
 Array = np.ndarray[Any, Any]
@@ -44,7 +44,7 @@ class Generation:
 def generate(request: RunRequest, progress: Progress) -> RunRecord:
     """Run a request and write its video and its record."""
     clock = Stopwatch()
-    with Output(request.output) as output:
+    with Outputs(request.output, request.save_latents) as outputs:
         with clock.stage("load"):
             bundle = open_bundle(request.bundle)
             config = select_variant(bundle, request.shape, request.topology, request.precision)
@@ -58,11 +58,10 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
             clock.restart()
             made = sample(session, tokenizer, request, values, clock, progress)
         with clock.stage("write"):
-            if request.save_latents:
-                save_latents(request.save_latents, made.latents.numpy())
-            output.write(made.pixels, values.fps)
+            outputs.commit_latents(made.latents.numpy())
+            outputs.commit_video(made.pixels, values.fps)
         record = RunRecord.of(bundle, config, request, values, tokenizer, session.engine, clock)
-        write_record(request.output.with_suffix(".json"), record)
+        outputs.commit_record(record.to_json())
     session.engine.close()
     return record
 

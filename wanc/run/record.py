@@ -1,14 +1,10 @@
 """The record of a run, written beside the video: all that repeats it, and what it took."""
 
-import json
-import os
 import resource
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -108,17 +104,3 @@ class RunRecord:
 
 def _fields(record: Any) -> list[tuple[str, Any]]:
     return [(name, getattr(record, name)) for name in record.__dataclass_fields__]
-
-
-def write_record(path: Path, record: RunRecord) -> None:
-    """Write the record whole, or not at all."""
-    text = json.dumps(record.to_json(), indent=2, ensure_ascii=False) + "\n"
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".wanc-", suffix=".json")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -28,9 +28,8 @@ class Guidance:
     def parse(cls, text: str) -> "Guidance":
         """Read ``5`` or ``high=4,low=3``; raises RequestError."""
         try:
-            if "=" not in text:
-                text = f"high={text},low={text}"
-            parts = [part.split("=", 1) for part in text.split(",")]
+            both = text if "=" in text else f"high={text},low={text}"
+            parts = [part.split("=", 1) for part in both.split(",")]
             if sorted(name for name, _ in parts) != ["high", "low"]:
                 raise ValueError("both high and low are needed, each once")
             scales = {name: float(value) for name, value in parts}

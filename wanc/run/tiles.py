@@ -77,7 +77,8 @@ def _blend(before: Array, after: Array, extent: int, axis: int) -> None:
     extent = min(before.shape[axis], after.shape[axis], extent)
     shape = [1] * before.ndim
     shape[axis] = extent
-    fade = (np.arange(extent) / extent).astype(np.float32).reshape(shape)
+    fade = (np.arange(extent) / extent).reshape(shape)
+    rising, falling = fade.astype(np.float32), (1 - fade).astype(np.float32)
     head = (slice(None),) * axis + (slice(0, extent),)
     tail = (slice(None),) * axis + (slice(before.shape[axis] - extent, None),)
-    after[head] = before[tail] * (1 - fade) + after[head] * fade
+    after[head] = before[tail] * falling + after[head] * rising

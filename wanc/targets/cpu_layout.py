@@ -12,11 +12,51 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
 ELEMENTWISE = frozenset(
-    "abs add and atan2 bitcast_convert cbrt ceil clamp compare convert cosine count_leading_zeros"
-    " divide exponential exponential_minus_one floor is_finite log log_plus_one logistic maximum"
-    " minimum multiply negate not or popcnt power remainder round_nearest_afz round_nearest_even"
-    " rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract"
-    " tan tanh xor".split()
+    [
+        "abs",
+        "add",
+        "and",
+        "atan2",
+        "bitcast_convert",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "compare",
+        "convert",
+        "cosine",
+        "count_leading_zeros",
+        "divide",
+        "exponential",
+        "exponential_minus_one",
+        "floor",
+        "is_finite",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "popcnt",
+        "power",
+        "remainder",
+        "round_nearest_afz",
+        "round_nearest_even",
+        "rsqrt",
+        "select",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sine",
+        "sqrt",
+        "subtract",
+        "tan",
+        "tanh",
+        "xor",
+    ]
 )
 
 

@@ -12,6 +12,8 @@ program's StableHLO. Measured on two cores with jaxlib 0.10.2, in GFLOP/s of fp3
 - Activations stay channels last from one convolution to the next (cpu_layout).
 """
 
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,15 +26,17 @@ from wanc.targets.cpu_layout import (
     Laid,
     i64s,
     lie,
-    plain,
     relay,
     reshape,
     shape_of,
-    type_like,
 )
 
 Pads = list[list[int]]
 """Zeros before and after, per spatial dim."""
+
+_LARGE_BYTES = 32 << 20
+"""Beyond it a video goes through frame by frame: the kernels allocate room of the size of their
+input, and glibc gets room above this from the system page by page, anew each time."""
 
 _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 """By rank: where batch, channels and space of a tensor lie."""
@@ -184,37 +188,54 @@ def _pointwise(x: Any, kernel: Any) -> Any:
 
 def _video(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any | None:
     """x [F,H,W,C], kernel [O,C,f,h,w] -> [F,H,W,O] of the frames, rows and columns in sizes."""
-    x = _padded_in_time(x, *window.pads[0])
     outputs, channels, frames, *taps = shape_of(kernel)
-    count, *space, _ = shape_of(x)
+    before, after = window.pads[0]
     image = _Window(window.strides[1:], window.pads[1:])
     if taps == [1, 1] and frames > 1 and image == _Window([1, 1], [[0, 0], [0, 0]]):
+        x = _frames(x, -before, shape_of(x)[0] + after)
+        count, rows, columns, _ = shape_of(x)
         y = _images(
-            reshape(x, [1, count, space[0] * space[1], channels]),
+            reshape(x, [1, count, rows * columns, channels]),
             reshape(kernel, [outputs, channels, frames, 1]),
             _Window([window.strides[0], 1], [[0, 0], [0, 0]]),
-            [sizes[0], space[0] * space[1]],
+            [sizes[0], rows * columns],
         )
         return reshape(y, [*sizes, outputs])
     if window.strides[0] != 1:
         return None
-    total = None
-    for frame in range(frames):
-        tap = reshape(_cut(kernel, 2, frame, frame + 1), [outputs, channels, *taps])
-        y = _images(_cut(x, 0, frame, frame + sizes[0]), tap, image, sizes[1:])
-        total = y if total is None else stablehlo.add(total, y)
-    return total
+    taps_OChw = [
+        reshape(_cut(kernel, 2, at, at + 1), [outputs, channels, *taps]) for at in range(frames)
+    ]
+    at_once = sizes[0] if _bytes(x) <= _LARGE_BYTES else 1
+    parts = []
+    for first in range(-before, sizes[0] - before, at_once):
+        seen = [(_frames(x, at, at + at_once), tap) for at, tap in enumerate(taps_OChw, first)]
+        sums = [_images(y, tap, image, sizes[1:]) for y, tap in seen if y is not None]
+        if not sums:
+            return None
+        parts.append(functools.reduce(stablehlo.add, sums))
+    return parts[0] if len(parts) == 1 else stablehlo.concatenate(parts, 0)
 
 
-def _padded_in_time(x: Any, before: int, after: int) -> Any:
-    if not before and not after:
-        return x
+def _frames(x: Any, start: int, stop: int) -> Any | None:
+    """The frames from start to stop, zeros where there are none; None where there is none."""
+    count = shape_of(x)[0]
+    if stop <= 0 or start >= count:
+        return None
+    cut = _cut(x, 0, max(start, 0), min(stop, count))
+    if (start, stop) == (max(start, 0), min(stop, count)):
+        return cut
     element = ir.RankedTensorType(x.type).element_type
     zero = ir.DenseElementsAttr.get_splat(
         ir.RankedTensorType.get([], element), ir.FloatAttr.get(element, 0.0)
     )
-    low, high, inner = ([amount, 0, 0, 0] for amount in (before, after, 0))
-    return stablehlo.pad(x, stablehlo.constant(zero), i64s(low), i64s(high), i64s(inner))
+    low, high, inner = ([amount, 0, 0, 0] for amount in (max(-start, 0), max(stop - count, 0), 0))
+    return stablehlo.pad(cut, stablehlo.constant(zero), i64s(low), i64s(high), i64s(inner))
+
+
+def _bytes(value: Any) -> int:
+    element = ir.RankedTensorType(value.type).element_type
+    return math.prod(shape_of(value)) * ir.FloatType(element).width // 8
 
 
 def _cut(value: Any, dim: int, start: int, stop: int) -> Any:

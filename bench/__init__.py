@@ -1,0 +1,1 @@
+"""Benchmarks: wanc and its peers side by side in one run. Shows performance, asserts nothing."""

@@ -1,0 +1,223 @@
+"""``make bench``: a DiT step, a VAE decode, a whole generation and start to mp4, against diffusers.
+
+Every pair is measured in this one process in turn, after a warm-up, and medians are printed.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.model import MODEL, SHAPE
+from wanc.bundle.store import open_bundle
+from wanc.cache import Cache
+from wanc.compile import compile_bundle
+from wanc.plan.plan import make_plan
+from wanc.progress import Silent
+from wanc.run.load import load
+from wanc.run.pipeline import decode, encode_prompts, predict_noise, prepare, sample
+from wanc.run.prompt import Tokenizer
+from wanc.run.record import Stopwatch
+from wanc.run.request import RunRequest, sampling_values
+from wanc.run.sampler import draw_noise
+from wanc.run.session import Session
+from wanc.spec.presets import NEGATIVE_PROMPT
+from wanc.spec.shape import Shape
+from wanc.spec.topology import Topology
+from wanc.spec.variant import Options, Variant
+from wanc.targets.cpu import CpuTarget
+from wanc.tiny import write_tiny_checkpoint
+
+PROMPT = "a lighthouse above a stormy sea"
+REPEATS = 7
+STEPS = 4
+TIMESTEP = 900.0
+KEPT = Path("bench/results.jsonl")
+
+
+def median_ms(*runs: Callable[[], object]) -> list[float]:
+    """Median milliseconds of each, measured in turn so that noise meets all of them."""
+    for run in runs:
+        run()
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(REPEATS):
+        for run, found in zip(runs, times, strict=True):
+            started = time.perf_counter()
+            run()
+            found.append(1000 * (time.perf_counter() - started))
+    return [statistics.median(found) for found in times]
+
+
+def compiled(folder: Path, checkpoint: Path) -> tuple[Path, float]:
+    """A bundle of one rank, and the seconds that it took."""
+    variant = Variant(
+        task="t2v",
+        shape=Shape.parse(SHAPE),
+        topology=Topology.parse("tp1"),
+        placement="linear",
+        precision="fp32",
+        target="cpu",
+    )
+    report = compile_bundle(
+        [make_plan(MODEL, variant, Options())],
+        Options(),
+        CpuTarget(),
+        folder / "bundle",
+        cache=Cache(folder / "cache"),
+        jobs=2,
+        progress=Silent(),
+    )
+    return report.bundle, report.seconds
+
+
+def step_row(session: Session, request: RunRequest, pipe: Any) -> dict[str, float]:
+    """One guided DiT step: both branches of one expert."""
+    values = sampling_values(request, session.config)
+    prompts = [Tokenizer(request.weights)(text) for text in (PROMPT, NEGATIVE_PROMPT)]
+    state: Any = {}
+    with torch.no_grad():
+        embeddings = torch.from_numpy(encode_prompts(session, prompts, values, state))
+    grid = session.config.geometry
+    size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
+    latents = draw_noise(1, (1, MODEL.transformer.in_channels, *size))
+    rope(session)
+
+    def wanc() -> object:
+        return predict_noise(session, latents, TIMESTEP, "high_noise", values, state)
+
+    @torch.no_grad()
+    def theirs(model: Any) -> torch.Tensor:
+        timestep = torch.tensor([TIMESTEP])
+        return torch.cat([model(latents, timestep, e[None])[0] for e in embeddings])
+
+    compiled_model = torch.compile(pipe.transformer)
+    ours, eager, compiled_ms = median_ms(
+        wanc, lambda: theirs(pipe.transformer), lambda: theirs(compiled_model)
+    )
+    return {"wanc": ours, "diffusers": eager, "torch.compile": compiled_ms}
+
+
+def rope(session: Session) -> None:
+    """Feed what stays the same over all steps."""
+    from wanc.run.feeds import rope_tables
+
+    cos, sin = rope_tables(session.config.model.transformer, session.config.geometry)
+    session.feed("rope_cos", cos)
+    session.feed("rope_sin", sin)
+
+
+def decode_row(session: Session, pipe: Any) -> dict[str, float]:
+    """A VAE decode of the whole video."""
+    grid = session.config.geometry
+    size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
+    latents = draw_noise(1, (1, MODEL.vae.z_channels, *size))
+
+    @torch.no_grad()
+    def theirs() -> object:
+        return pipe.vae.decode(latents)
+
+    ours, eager = median_ms(lambda: decode(session, latents, Silent()), theirs)
+    return {"wanc": ours, "diffusers": eager}
+
+
+def generation_row(session: Session, request: RunRequest, pipe: Any) -> dict[str, float]:
+    """Prompt to pixels, everything loaded and warm."""
+    values = sampling_values(request, session.config)
+    tokenizer = Tokenizer(request.weights)
+    shape = Shape.parse(SHAPE)
+
+    def wanc() -> object:
+        return sample(session, tokenizer, request, values, Stopwatch(), Silent())
+
+    def theirs() -> object:
+        return pipe(
+            prompt=PROMPT,
+            negative_prompt=NEGATIVE_PROMPT,
+            height=shape.height_px,
+            width=shape.width_px,
+            num_frames=shape.frames,
+            num_inference_steps=STEPS,
+            guidance_scale=values.guidance_high,
+            guidance_scale_2=values.guidance_low,
+            generator=torch.Generator("cpu").manual_seed(1),
+        )
+
+    ours, eager = median_ms(wanc, theirs)
+    return {"wanc": ours, "diffusers": eager}
+
+
+def start_row(bundle: Path, checkpoint: Path, folder: Path) -> dict[str, float]:
+    """A new process from its start to its mp4."""
+    line = ["--bundle", str(bundle), "--weights", str(checkpoint), "--prompt", PROMPT]
+    line += ["--steps", str(STEPS), "--seed", "1", "-o", str(folder / "v.mp4")]
+    script = Path(__file__).with_name("diffusers_run.py")
+    peers = [
+        [sys.executable, "-m", "wanc", "run", *line],
+        [sys.executable, str(script), str(checkpoint), str(folder / "d.mp4")],
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    runs = [
+        lambda peer=peer: subprocess.run(peer, check=True, capture_output=True, env=environment)
+        for peer in peers
+    ]
+    ours, eager = median_ms(*runs)
+    return {"wanc": ours, "diffusers": eager}
+
+
+def main() -> None:
+    from diffusers import WanPipeline
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        checkpoint = folder / "checkpoint"
+        write_tiny_checkpoint(checkpoint, model=MODEL)
+        bundle, compile_s = compiled(folder, checkpoint)
+        opened = open_bundle(bundle)
+        session = load(opened, opened.variants[0].config, checkpoint)
+        prepare(session, Silent())
+        pipe = WanPipeline.from_pretrained(checkpoint)
+        pipe.set_progress_bar_config(disable=True)
+        request = RunRequest(
+            bundle=bundle,
+            weights=checkpoint,
+            prompt=PROMPT,
+            output=folder / "v.mp4",
+            steps=STEPS,
+            seed=1,
+        )
+        rows = {
+            "DiT step, two branches": step_row(session, request, pipe),
+            "VAE decode": decode_row(session, pipe),
+            "generate, warm": generation_row(session, request, pipe),
+            "start to mp4": start_row(bundle, checkpoint, folder),
+        }
+    show(rows, compile_s)
+
+
+def show(rows: dict[str, dict[str, float]], compile_s: float) -> None:
+    """Print the table, and keep it."""
+    print(f"model: width {MODEL.transformer.width}, {MODEL.transformer.layers} layers, ", end="")
+    print(f"VAE base {MODEL.vae.decoder_base_width}; {SHAPE}, fp32, 1 rank, {os.cpu_count()} cores")
+    print(f"compile of the bundle, cold cache: {compile_s:.1f} s")
+    print(f"{'median of ' + str(REPEATS) + ', ms':<26}{'wanc':>8}{'diffusers':>11}", end="")
+    print(f"{'faster':>8}{'torch.compile':>15}")
+    for what, row in rows.items():
+        other = f"{row['torch.compile']:.0f}" if "torch.compile" in row else "-"
+        ratio = row["diffusers"] / row["wanc"]
+        print(f"{what:<26}{row['wanc']:>8.0f}{row['diffusers']:>11.0f}{ratio:>7.2f}x{other:>15}")
+    kept = {"machine": platform.processor() or platform.machine(), "rows_ms": rows}
+    with KEPT.open("a") as file:
+        file.write(json.dumps(kept) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Bad input and bad luck: a clear error, the right exit code, and nothing left behind."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cpu.conftest import PROMPT
+from tests.cpu.test_parity import WHOLE
+from tests.cpu.test_run import line
+from wanc.cli import main
+from wanc.errors import WancError
+from wanc.spec.model import EXPERT_COMPONENTS
+
+
+def fails(arguments: list[str], code: int, capsys: Any, *said: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert ended.value.code == code, captured.err
+    for words in said:
+        assert words in captured.err
+    assert captured.out == ""
+
+
+@pytest.fixture
+def bundle(wanc: Any, tmp_path: Path) -> Path:
+    """A bundle that a test may damage."""
+    copy = tmp_path / "bundle"
+    shutil.copytree(wanc.bundle(WHOLE, "tp1"), copy)
+    return copy
+
+
+@pytest.fixture
+def checkpoint(wanc: Any, tmp_path: Path) -> Path:
+    """A checkpoint that a test may damage."""
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(wanc.checkpoint, copy)
+    return copy
+
+
+def run_line(bundle: Path, weights: Path, output: Path, *more: str) -> list[str]:
+    start = ["run", "--bundle", str(bundle), "--weights", str(weights), "--prompt", PROMPT]
+    return [*start, "--steps", "4", "--seed", "1", "-o", str(output), *more]
+
+
+def largest_blob(bundle: Path) -> Path:
+    return max((bundle / "blobs" / "sha256").iterdir(), key=lambda file: file.stat().st_size)
+
+
+def test_flipped_byte(bundle: Path, wanc: Any, tmp_path: Path, capsys: Any) -> None:
+    blob = largest_blob(bundle)
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4")
+    fails(arguments, 5, capsys, blob.name, "damaged")
+    assert not list(tmp_path.glob("*.mp4"))
+
+
+def test_missing_blob(bundle: Path, wanc: Any, tmp_path: Path, capsys: Any) -> None:
+    blob = largest_blob(bundle)
+    blob.unlink()
+    arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4")
+    fails(arguments, 5, capsys, blob.name, "missing")
+
+
+def test_another_jaxlib(
+    bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wanc.run.load.version", lambda _: "0.99.0")
+    arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4")
+    fails(arguments, 5, capsys, "need jaxlib 0.10.2", "0.99.0")
+
+
+def test_another_cpu(
+    bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wanc.bundle.xla_cpu.machine_flags", lambda: frozenset({"sse4_2"}))
+    arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4")
+    fails(arguments, 5, capsys, "avx2")
+
+
+def test_a_shape_that_the_bundle_lacks(
+    bundle: Path, wanc: Any, tmp_path: Path, capsys: Any
+) -> None:
+    arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4", "--shape", "208x128x9")
+    fails(arguments, 2, capsys, "208x128x5", "wanc compile", "--shape 208x128x9")
+
+
+@pytest.mark.parametrize("output", ["missing/v.mp4", "folder.mp4", "v.avi"])
+def test_output_that_cannot_be_written_is_found_before_any_work(
+    bundle: Path,
+    wanc: Any,
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    output: str,
+) -> None:
+    (tmp_path / "folder.mp4").mkdir()
+    monkeypatch.setattr("wanc.run.pipeline.load", lambda *_: pytest.fail("work was begun"))
+    fails(run_line(bundle, wanc.checkpoint, tmp_path / output), 6, capsys, output)
+
+
+def edit_tensor(checkpoint: Path, component: str, name: str, value: float) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    (file,) = (checkpoint / component).glob("*.safetensors")
+    tensors = load_file(file)
+    tensors[name] = np.full_like(tensors[name], value)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("component", "tensor", "said"),
+    [
+        ("transformer", "proj_out.bias", ("step.high_noise", "step 1 of 4")),
+        (EXPERT_COMPONENTS["low_noise"], "proj_out.bias", ("step.low_noise", "step 4 of 4")),
+        ("text_encoder", "encoder.final_layer_norm.weight", ("text encoding",)),
+        ("vae", "decoder.conv_out.bias", ("decode", "tile 1 of 1")),
+    ],
+)
+def test_nan_weights_name_stage_and_step(
+    bundle: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: Any,
+    component: str,
+    tensor: str,
+    said: tuple[str, ...],
+) -> None:
+    edit_tensor(checkpoint, component, tensor, np.nan)
+    with pytest.raises(SystemExit) as ended:
+        main(run_line(bundle, checkpoint, tmp_path / "v.mp4"))
+    errors = capsys.readouterr().err
+    assert ended.value.code == 6
+    assert all(words in errors for words in said), errors
+    assert not list(tmp_path.glob("*.mp4"))
+    assert not list(tmp_path.glob(".new-*"))
+
+
+def test_truncated_weights(bundle: Path, checkpoint: Path, tmp_path: Path, capsys: Any) -> None:
+    (file,) = (checkpoint / "transformer").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-100])
+    fails(run_line(bundle, checkpoint, tmp_path / "v.mp4"), 6, capsys, str(file))
+
+
+def test_ctrl_c_while_denoising_leaves_nothing(
+    bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wanc.run.pipeline.predict_noise", interrupted)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as ended:
+        main(run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4"))
+    assert ended.value.code == 130
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.soak
+def test_signals_at_any_moment_leave_no_half_file(
+    wanc: Any, tmp_path: Path, repetitions: Callable[[int, int], int]
+) -> None:
+    """SIGINT while wanc loads, denoises, decodes or writes: no mp4, or a whole one."""
+    bundle = wanc.bundle(WHOLE, "tp1")
+    count = repetitions(2, 20)
+    for i in range(count):
+        output = tmp_path / f"v{i}.mp4"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "wanc", *line(wanc, bundle, output)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        time.sleep(1 + 7 * (i + 1) / count)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode in (0, 130, -signal.SIGINT), errors.decode()
+        assert output.exists() == (process.returncode == 0)
+        assert not list(tmp_path.glob(".new-*"))
+
+
+@pytest.mark.soak
+def test_a_killed_compile_leaves_no_half_bundle(
+    wanc: Any, tmp_path: Path, repetitions: Callable[[int, int], int]
+) -> None:
+    """SIGKILL at any moment: the bundle is as it was, or has the new variant."""
+    from wanc.bundle.store import open_bundle
+
+    bundle = tmp_path / "bundle"
+    shutil.copytree(wanc.bundle(WHOLE, "tp1"), bundle)
+    before = open_bundle(bundle).digest
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    arguments = ["--model", str(wanc.checkpoint), "--shape", WHOLE, "--topology", "cp2"]
+    count = repetitions(1, 10)
+    for i in range(count):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "wanc", "compile", *arguments, "-o", str(bundle)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(2 + 20 * i / count)
+        process.kill()
+        process.wait()
+        digest = open_bundle(bundle).digest
+        assert digest == before or len(open_bundle(bundle).variants) == 2
+
+
+def test_every_error_is_json_with_json(tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", str(tmp_path / "none"), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["error"]["exit_code"] == ended.value.code == 5
+
+
+COMPILE_REFUSALS = [
+    (["--shape", "208x128"], 2, "208x128"),
+    (["--shape", "210x128x5"], 2, "208 and 224"),
+    (["--shape", "208x128x6"], 2, "5 and 9"),
+    (["--shape", WHOLE, "--topology", "tp2-pp2"], 2, "pp2"),
+    (["--shape", WHOLE, "--topology", "cfg3"], 2, "cfg"),
+    (["--shape", WHOLE, "--topology", "tp3"], 3, "tp1, tp2, tp4, tp8"),
+    (["--shape", WHOLE, "--topology", "tp4-cp8-cfg2", "--max-ranks", "32"], 3, "32"),
+    (["--shape", WHOLE, "--model", "wan9"], 3, "wan9"),
+    (["--shape", WHOLE, "--model", "."], 3, "model_index.json"),
+    (["--shape", WHOLE, "--blocks-per-program", "3"], 3, "1, 2"),
+    (["--shape", WHOLE, "--target", "tpu"], 3, "tpu"),
+    ([], 2, "--shape"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), COMPILE_REFUSALS)
+def test_compile_refuses_before_anything_is_traced(
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = [] if "--model" in arguments else ["--model", "tiny"]
+    with pytest.raises(SystemExit) as ended:
+        main(["compile", *model, *arguments, "-o", "b"])
+    assert ended.value.code == code
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_error_has_a_code_of_the_tree() -> None:
+    codes = {kind.exit_code for kind in WancError.__subclasses__()}
+    assert codes == {2, 3, 4, 5, 6}

@@ -1,0 +1,76 @@
+"""Imports point one way: a module may import only names in a layer above its own."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "wanc"
+LAYERS = [
+    {"errors", "digest", "files", "progress", "kernels"},
+    {"spec", "cache", "runtime"},
+    {"plan", "tiny_tokenizer", "tiny_weights"},
+    {"bundle", "model", "weights", "identity", "tiny"},
+    {"trace", "run"},
+    {"lower"},
+    {"targets"},
+    {"compile"},
+    {"cli"},
+    {"__main__"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+ONLY = {  # who may import it, where the layer alone is too wide
+    "kernels": {"lower"},
+    "model": {"trace", "lower"},
+    "runtime": {"run"},
+    "weights": {"run"},
+    "run": {"cli"},
+    "tiny": {"cli"},
+    "tiny_weights": {"tiny"},
+    "tiny_tokenizer": {"tiny"},
+}
+NEVER = {
+    side: {"model", "trace", "lower", "targets", "compile"}
+    for side in ("run", "runtime", "bundle", "weights")
+}  # the run side knows only the bundle
+
+
+def imports(path: Path) -> set[str]:
+    """Names directly under wanc that the file imports, at the top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {name.split(".")[1] for name in found if name.startswith("wanc.")}
+
+
+def home(path: Path) -> str:
+    """The name directly under wanc that a file belongs to."""
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in sorted(ROOT.rglob("*.py")):
+        here = home(path)
+        if here == "__init__":
+            continue
+        for there in sorted(imports(path) - {here, "__version__"}):
+            if (
+                RANK[there] >= RANK[here]
+                or there in NEVER.get(here, ())
+                or here not in ONLY.get(there, {here})
+            ):
+                wrong.append(f"{path.relative_to(ROOT)} imports wanc.{there}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_package_itself_imports_nothing():
+    assert not imports(ROOT / "__init__.py")
+
+
+def test_table_names_what_is_there():
+    assert sum(map(len, LAYERS)) == len(RANK), "a name stands in two layers"
+    assert {*RANK} - {"kernels"} == {home(path) for path in ROOT.rglob("*.py")} - {"__init__"}
+    assert {*ONLY} | set().union(*ONLY.values()) <= {*RANK}

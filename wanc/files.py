@@ -1,0 +1,43 @@
+"""Files that appear whole under their names, or not at all. Knows nothing of what they hold."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file by an atomic rename; raises OSError and then leaves nothing behind."""
+    with Reserved(path) as file:
+        file.commit(lambda temporary: temporary.write_bytes(data))
+
+
+class Reserved:
+    """A temporary file beside its final name. Reserving one shows early that it can be written."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError where the folder takes no file, or the name is a folder's."""
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a directory")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-", suffix=path.suffix)
+        os.close(handle)
+        self.path = path
+        self.temporary = Path(name)
+
+    def __enter__(self) -> "Reserved":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.temporary.unlink(missing_ok=True)
+
+    def commit(self, write: Callable[[Path], object]) -> None:
+        """Let write fill the temporary file, then give it its name."""
+        write(self.temporary)
+        self.temporary.chmod(0o644)
+        self.temporary.replace(self.path)

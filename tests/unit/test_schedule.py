@@ -147,6 +147,42 @@ def test_every_layer_is_called_once_for_every_branch_in_order(planned):
                 assert found in ([], list(range(layers)))
 
 
+def test_head_reads_what_every_layer_made_in_order_from_the_embedding(planned):
+    """Each branch starts at the embedding anew, and no group of layers is passed by."""
+    layers = list(range(planned.model.transformer.layers))
+    for expert in planned.model.experts:
+        passed, heads = {}, []
+        for call in stage_named(planned, f"step.{expert}").calls:
+            source = call.inputs[0].value
+            if call.program == "dit_embed":
+                passed[call.outputs[0]] = []
+            elif call.program == "dit_blocks":
+                passed[call.outputs[0]] = [*passed[source], *call.layers]
+            else:
+                heads.append(passed[source])
+        assert heads
+        assert all(head == layers for head in heads)
+
+
+def test_blocks_read_keys_and_values_of_their_own_layers_expert_and_branches(planned):
+    programs = programs_of(planned)
+    for expert in planned.model.experts:
+        made = {
+            value: (tensor.name.split("_")[0], call.layers[int(tensor.name.split("_")[1])], call)
+            for call in stage_named(planned, f"context.{expert}").calls
+            for value, tensor in zip(call.outputs, programs[call.program].outputs, strict=True)
+        }
+        for call in stage_named(planned, f"step.{expert}").calls:
+            if call.program != "dit_blocks":
+                continue
+            read = [made[one.value] for one in call.inputs if one.value in made]
+            assert [(kind, layer) for kind, layer, _ in read] == [
+                (kind, layer) for layer in call.layers for kind in ("key", "value")
+            ]
+            assert all(source.component == call.component for _, _, source in read)
+            assert all(source.branches == call.branches for _, _, source in read)
+
+
 def test_weights_of_a_call_are_filled_in_and_distinct(planned):
     programs = programs_of(planned)
     for call in calls(planned.schedule):

@@ -12,18 +12,18 @@ from wanc.errors import BundleError
 
 CPUINFO = Path("/proc/cpuinfo")
 
-ISAS: dict[str, frozenset[str]] = {
-    "x86-64-v3": frozenset(
-        # x86-64
-        "64bit cmov cx8 fxsr mmx sse sse2 "
-        # x86-64-v2
-        "crc32 cx16 popcnt sahf sse3 sse4.1 sse4.2 ssse3 "
-        # x86-64-v3
-        "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split()
-    ),
-}
-"""What a machine of each ISA has: the levels of the x86-64 psABI in LLVM's names."""
-ISAS["x86-64-v4"] = ISAS["x86-64-v3"] | set("avx512bw avx512cd avx512dq avx512f avx512vl".split())
+_V3 = (
+    # x86-64
+    "64bit cmov cx8 fxsr mmx sse sse2"
+    # x86-64-v2
+    " crc32 cx16 popcnt sahf sse3 sse4.1 sse4.2 ssse3"
+    # x86-64-v3
+    " avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
+)
+_V4 = _V3 + " avx512bw avx512cd avx512dq avx512f avx512vl"
+
+ISAS = {"x86-64-v3": frozenset(_V3.split()), "x86-64-v4": frozenset(_V4.split())}
+"""What a machine of each ISA has: the levels of the x86-64 psABI, in LLVM's names."""
 
 _KERNEL_NAMES = {
     "64bit": "lm",
@@ -39,7 +39,6 @@ _KERNEL_NAMES = {
     "pclmul": "pclmulqdq",
     "prfchw": "3dnowprefetch",
     "rdrnd": "rdrand",
-    "rtm": "rtm",
     "sahf": "lahf_lm",
     "sha": "sha_ni",
     "sse3": "pni",

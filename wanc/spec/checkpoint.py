@@ -4,7 +4,7 @@ Reads JSON only: never a weight. Every problem of a checkpoint is reported at on
 """
 
 import json
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +122,11 @@ def _component(
     return None if fields.problems else built
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a float holds; not NaN, which JSON text may carry."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
 class _Fields:
     """Typed look-ups in one config file; gathers what is missing or wrong."""
 
@@ -139,16 +144,15 @@ class _Fields:
 
     def real(self, key: str, default: float) -> float:
         value = self.config.get(key, default)
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if not _is_finite(value):
             self._wrong(key, value, "a finite number")
             return default
         return float(value)
 
     def row(self, key: str, of: type[T], default: tuple[T, ...]) -> tuple[T, ...]:
         value = self.config.get(key, default)
-        kinds = (int, float) if of is float else (of,)
-        right = isinstance(value, list | tuple) and all(type(v) in kinds for v in value)
-        if not right or not all(map(math.isfinite, value)):
+        fits = _is_finite if of is float else lambda v: type(v) is of
+        if not isinstance(value, list | tuple) or not all(map(fits, value)):
             self._wrong(key, value, f"a list of {of.__name__}")
             return default
         return tuple(of(v) for v in value)  # type: ignore[call-arg]

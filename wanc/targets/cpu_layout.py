@@ -1,63 +1,22 @@
-"""Rebuilds a StableHLO function so that tensors may lie in memory in another order than is named.
+"""Tensors of a StableHLO module that lie in memory in another order of dims than is named.
 
-Knows nothing of convolutions or of what order is good: a rule given for an operation decides that,
-and its neighbours follow as far as they can, so that a chain needs transposes at its ends only.
+Knows nothing of convolutions or of what order is good, only how other operations follow: those
+between two convolutions that want channels last then need no transpose.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func, stablehlo
+from jaxlib.mlir.dialects import stablehlo
 
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "add",
-        "and",
-        "atan2",
-        "bitcast_convert",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "compare",
-        "convert",
-        "cosine",
-        "count_leading_zeros",
-        "divide",
-        "exponential",
-        "exponential_minus_one",
-        "floor",
-        "is_finite",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "popcnt",
-        "power",
-        "remainder",
-        "round_nearest_afz",
-        "round_nearest_even",
-        "rsqrt",
-        "select",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sine",
-        "sqrt",
-        "subtract",
-        "tan",
-        "tanh",
-        "xor",
-    ]
+_ELEMENTWISE = (
+    "abs add and ceil clamp compare convert cosine divide exponential exponential_minus_one floor"
+    " is_finite log log_plus_one logistic maximum minimum multiply negate not or power remainder"
+    " round_nearest_even rsqrt select sign sine sqrt subtract tanh xor"
 )
+"""Operations of StableHLO whose operands are scalars or of their result's shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +111,9 @@ def _reshape(op: Any, xs: Sequence[Laid]) -> Laid | None:
         before[dim] = size
     after = shape_of(op.results[0])
     order = reshaped_order(x.order, before, after)
-    return order and Laid(reshape(x.value, [after[dim] for dim in order]), order)
+    if order is None:
+        return None
+    return Laid(reshape(x.value, [after[dim] for dim in order]), order)
 
 
 def reshaped_order(
@@ -234,8 +195,8 @@ def _reduce(op: Any, xs: Sequence[Laid]) -> Laid | None:
     return laid
 
 
-_RULES: dict[str, Rule] = {
-    **{f"stablehlo.{name}": _elementwise for name in ELEMENTWISE},
+FOLLOWING: dict[str, Rule] = {
+    **{f"stablehlo.{name}": _elementwise for name in _ELEMENTWISE.split()},
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.concatenate": _concatenate,
     "stablehlo.pad": _reordered("edge_padding_low", "edge_padding_high", "interior_padding"),
@@ -244,69 +205,4 @@ _RULES: dict[str, Rule] = {
     "stablehlo.slice": _reordered("start_indices", "limit_indices", "strides"),
     "stablehlo.transpose": _transpose,
 }
-
-
-# --- the walk -------------------------------------------------------------------------------------
-
-
-def relay(module: Any, rules: Mapping[str, Rule]) -> None:
-    """Rebuild the module's main function, with calls inlined, under these rules for operations."""
-    functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in module.body.operations}
-    main = functions["main"]
-    rebuilt = func.FuncOp("rebuilt", main.type, ip=ir.InsertionPoint(module.body))
-    body = rebuilt.add_entry_block()
-    with ir.InsertionPoint(body):
-        results = _walk(main, [plain(value) for value in body.arguments], functions, rules)
-        func.ReturnOp([lie(x) for x in results])
-    for name in main.attributes:
-        rebuilt.attributes[name] = main.attributes[name]
-    for function in functions.values():
-        function.operation.erase()
-
-
-def _walk(
-    function: Any,
-    arguments: Sequence[Laid],
-    functions: Mapping[str, Any],
-    rules: Mapping[str, Rule],
-) -> list[Laid]:
-    """Emit the function's operations at the insertion point; what it returns."""
-    block = function.entry_block
-    known: dict[Any, Laid] = dict(zip(block.arguments, arguments, strict=True))
-    for op in block.operations:
-        name = op.operation.name
-        xs = [known[value] for value in op.operands]
-        if name == "func.return":
-            return xs
-        if name == "func.call":
-            callee = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
-            results = _walk(callee, xs, functions, rules)
-        else:
-            rule = rules.get(name)
-            if rule is None and any(not x.plain for x in xs):
-                rule = _RULES.get(name)
-            laid = rule(op, xs) if rule else None
-            results = _copy(op, known) if laid is None else [laid]
-        known.update(zip(op.operation.results, results, strict=True))
-    raise AssertionError("a function ends in a return")
-
-
-def _copy(op: Any, known: Mapping[Any, Laid]) -> list[Laid]:
-    """The operation as it is, on tensors as they are named, its regions' captures too."""
-    captured = {v for inner in _within(op.operation) for v in inner.operands if v in known}
-    values = {value: lie(known[value]) for value in captured}
-    clone = op.operation.clone()
-    for inner in _within(clone):
-        for i, value in enumerate(inner.operands):
-            if value in values:
-                inner.operands[i] = values[value]
-    return [plain(value) for value in clone.results]
-
-
-def _within(op: Any) -> Iterator[Any]:
-    """The operation and all in its regions."""
-    yield op
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from _within(inner.operation)
+"""Rules of operations that take operands however they lie, by the operation's name."""

@@ -1,259 +1,95 @@
-"""What the cpu target changes in a program before XLA sees it: how convolutions are written.
+"""What the cpu target changes in a program before XLA sees it. Identity is taken before.
 
-Knows XLA:CPU's speed and no model. Identity is taken before: a rewrite changes no digest of a
-program's StableHLO. Measured on two cores with jaxlib 0.10.2, in GFLOP/s of fp32:
-
-- 3-D convolutions as they come run at 100 to 175. The fast kernels of XLA:CPU (YNNPACK) know
-  2-D convolutions in NHWC only, which run at 300 to 430: a 3-D one is the sum of one such over
-  each tap in time, and a convolution in time alone is one over the image (frames, rows x columns).
-- A convolution without padding whose input was padded before it runs at 25 to 90, for then the
-  kernel gathers its input anew for each block of outputs: paddings belong into the convolution,
-  and where there are none, one row of it that is cut off again is four times as fast.
-- Activations stay channels last from one convolution to the next (cpu_layout).
+Knows no model. Convolutions are written as XLA:CPU is fast at them, and what lies between them
+keeps the order of dims that they want. A program without convolutions stays as it is.
 """
 
-import functools
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import func
 
-from wanc.targets.cpu_layout import (
-    Laid,
-    i64s,
-    lie,
-    relay,
-    reshape,
-    shape_of,
-)
+from wanc.targets.cpu_convolutions import convolution
+from wanc.targets.cpu_layout import FOLLOWING, Laid, lie, plain
 
-Pads = list[list[int]]
-"""Zeros before and after, per spatial dim."""
-
-_LARGE_BYTES = 32 << 20
-"""Beyond it a video goes through frame by frame: the kernels allocate room of the size of their
-input, and glibc gets room above this from the system page by page, anew each time."""
-
-_CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
-"""By rank: where batch, channels and space of a tensor lie."""
+_CONVOLUTION = "stablehlo.convolution"
 
 
 def rewrite(module: Any) -> bool:
-    """Rewrite the module's convolutions in place; False where it has none and stays as it is."""
+    """Rewrite the module's convolutions in place; False where it has none."""
+    if not any(op.name == _CONVOLUTION for op in _within(module.operation)):
+        return False
     with module.context, ir.Location.unknown():
-        if not _has_convolution(module):
-            return False
-        relay(module, {"stablehlo.convolution": _convolution})
+        _rebuild_main(module)
         module.operation.verify()
     return True
 
 
-def _has_convolution(module: Any) -> bool:
-    found = []
-
-    def visit(op: Any) -> Any:
-        found.append(op.name == "stablehlo.convolution")
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return any(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """What a convolution does besides multiplying."""
-
-    strides: list[int]
-    pads: Pads
+def _rebuild_main(module: Any) -> None:
+    """Emit the main function anew, its calls inlined."""
+    functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in module.body.operations}
+    main = functions["main"]
+    rebuilt: Any = func.FuncOp("rebuilt", main.type, ip=ir.InsertionPoint(module.body))
+    body = rebuilt.add_entry_block()
+    with ir.InsertionPoint(body):
+        results = _walk(main, [plain(value) for value in body.arguments], functions)
+        func.ReturnOp([lie(x) for x in results])
+    for name in main.attributes:
+        rebuilt.attributes[name] = main.attributes[name]
+    for function in functions.values():
+        function.operation.erase()
 
 
-def _convolution(op: Any, xs: Sequence[Laid]) -> Laid | None:
-    """A convolution of images or of one video, batch and channels first as torch has it."""
-    window = _window(op)
-    x, weight = xs
-    sizes = shape_of(op.results[0])
-    order = _CHANNELS_LAST.get(len(sizes))
-    if window is None or order is None or (len(sizes) == 5 and sizes[0] != 1):
+def _walk(function: Any, arguments: Sequence[Laid], functions: Mapping[str, Any]) -> list[Laid]:
+    """Emit the function's operations at the insertion point; what it returns."""
+    block = function.entry_block
+    known: dict[Any, Laid] = dict(zip(block.arguments, arguments, strict=True))
+    for op in block.operations:
+        name = op.operation.name
+        operands = [known[value] for value in op.operands]
+        if name == "func.return":
+            return operands
+        if name == "func.call":
+            callee = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+            results = _walk(callee, operands, functions)
+        else:
+            laid = _laid(op, operands)
+            results = _copy(op, known) if laid is None else [laid]
+        known.update(zip(op.operation.results, results, strict=True))
+    raise AssertionError("a function ends in a return")
+
+
+def _laid(op: Any, operands: Sequence[Laid]) -> Laid | None:
+    """The operation's one result as a rule has it; None where the operation stays as it is."""
+    name = op.operation.name
+    if name == _CONVOLUTION:
+        return convolution(op, operands)
+    rule = FOLLOWING.get(name)
+    if rule is None or all(x.plain for x in operands):
         return None
-    x, window = _unpadded(x, window)
-    source, kernel = lie(x, order), lie(weight)
-    if len(sizes) == 4:
-        value = _images(source, kernel, window, sizes[2:])
-    else:
-        frames = reshape(source, shape_of(source)[1:])
-        frames = _video(frames, kernel, window, sizes[2:])
-        value = None if frames is None else reshape(frames, [1, *shape_of(frames)])
-    return None if value is None else Laid(_narrowed(value, op.results[0]), order)
+    return rule(op, operands)
 
 
-def _window(op: Any) -> _Window | None:
-    """None where the convolution is grouped, dilated or lies otherwise than torch's."""
-    attributes = op.attributes
-    spatial = len(shape_of(op.results[0])) - 2
-    space = list(range(2, 2 + spatial))
-    numbers = stablehlo.ConvDimensionNumbers(attributes["dimension_numbers"])
-    usual = stablehlo.ConvDimensionNumbers.get(0, 1, space, 1, 0, space, 0, 1, space)
-    groups = [
-        ir.IntegerAttr(attributes[f"{kind}_group_count"]).value for kind in ("batch", "feature")
-    ]
-    dilations = [
-        factor
-        for name in ("lhs_dilation", "rhs_dilation")
-        if name in attributes
-        for factor in ir.DenseI64ArrayAttr(attributes[name])
-    ]
-    reversals = "window_reversal" in attributes and any(
-        ir.DenseBoolArrayAttr(attributes["window_reversal"])
-    )
-    if numbers != usual or groups != [1, 1] or set(dilations) > {1} or reversals:
-        return None
-    strides, pads = [1] * spatial, [[0, 0] for _ in range(spatial)]
-    if "window_strides" in attributes:
-        strides = list(ir.DenseI64ArrayAttr(attributes["window_strides"]))
-    if "padding" in attributes:
-        padding = list(ir.DenseIntElementsAttr(attributes["padding"]))
-        pads = [padding[2 * dim : 2 * dim + 2] for dim in range(spatial)]
-    return _Window(strides, pads)
+def _copy(op: Any, known: Mapping[Any, Laid]) -> list[Laid]:
+    """The operation as it is, on tensors as they are named; its regions may use tensors too."""
+    values: dict[Any, Any] = {}
+    for inner in _within(op.operation):
+        for value in inner.operands:
+            if value in known and value not in values:
+                values[value] = lie(known[value])
+    clone = op.operation.clone()
+    for inner in _within(clone):
+        for i, value in enumerate(inner.operands):
+            if value in values:
+                inner.operands[i] = values[value]
+    return [plain(value) for value in clone.results]
 
 
-def _unpadded(x: Laid, window: _Window) -> tuple[Laid, _Window]:
-    """The input before its padding with zeros, and the window that pads as much."""
-    pad = x.value.owner
-    if isinstance(pad, ir.Block) or pad.name != "stablehlo.pad" or not _is_zero(pad.operands[1]):
-        return x, window
-    places = [x.order.index(dim) for dim in range(len(x.order))]
-    low, high, inner = (
-        [list(ir.DenseI64ArrayAttr(pad.attributes[name]))[at] for at in places]
-        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-    )
-    if any(inner) or min(low + high) < 0 or any(low[:2] + high[:2]):
-        return x, window
-    pads = [
-        [before + low[dim], after + high[dim]]
-        for dim, (before, after) in enumerate(window.pads, start=2)
-    ]
-    return Laid(pad.operands[0], x.order), _Window(window.strides, pads)
-
-
-def _is_zero(value: Any) -> bool:
-    """Whether a scalar is the constant zero."""
-    source = value.owner
-    if isinstance(source, ir.Block):
-        return False
-    if source.name == "stablehlo.convert":
-        return _is_zero(source.operands[0])
-    if source.name != "stablehlo.constant":
-        return False
-    number = ir.DenseElementsAttr(source.attributes["value"]).get_splat_value()
-    return not ir.FloatAttr(number).value
-
-
-def _images(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any:
-    """x [N,H,W,C], kernel [O,C,h,w] -> [N,H,W,O] of the rows and columns in sizes."""
-    count, *_, channels = shape_of(x)
-    outputs, _, *taps = shape_of(kernel)
-    if taps == [1, 1] and window == _Window([1, 1], [[0, 0], [0, 0]]):
-        return _pointwise(x, reshape(kernel, [outputs, channels]))
-    rows = sizes[0]
-    pads = window.pads
-    if not any(map(any, pads)) and taps[0] > 1:
-        pads = [[0, window.strides[0]], [0, 0]]
-        rows += 1
-    y = stablehlo.convolution(
-        ir.RankedTensorType.get([count, rows, sizes[1], outputs], _wide(x)),
-        x,
-        kernel,
-        stablehlo.ConvDimensionNumbers.get(0, 3, [1, 2], 1, 0, [2, 3], 0, 3, [1, 2]),
-        1,
-        1,
-        window_strides=i64s(window.strides),
-        padding=ir.DenseIntElementsAttr.get(np.array(pads, np.int64)),
-    )
-    return _cut(y, 1, 0, sizes[0])
-
-
-def _pointwise(x: Any, kernel: Any) -> Any:
-    """x [...,C], kernel [O,C] -> [...,O]."""
-    *space, _ = shape_of(x)
-    outputs, _ = shape_of(kernel)
-    dims = stablehlo.DotDimensionNumbers.get([], [], [len(space)], [1])
-    return stablehlo.dot_general(
-        ir.RankedTensorType.get([*space, outputs], _wide(x)), x, kernel, dims
-    )
-
-
-def _video(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any | None:
-    """x [F,H,W,C], kernel [O,C,f,h,w] -> [F,H,W,O] of the frames, rows and columns in sizes."""
-    outputs, channels, frames, *taps = shape_of(kernel)
-    before, after = window.pads[0]
-    image = _Window(window.strides[1:], window.pads[1:])
-    if taps == [1, 1] and frames > 1 and image == _Window([1, 1], [[0, 0], [0, 0]]):
-        x = _frames(x, -before, shape_of(x)[0] + after)
-        count, rows, columns, _ = shape_of(x)
-        y = _images(
-            reshape(x, [1, count, rows * columns, channels]),
-            reshape(kernel, [outputs, channels, frames, 1]),
-            _Window([window.strides[0], 1], [[0, 0], [0, 0]]),
-            [sizes[0], rows * columns],
-        )
-        return reshape(y, [*sizes, outputs])
-    if window.strides[0] != 1:
-        return None
-    taps_OChw = [
-        reshape(_cut(kernel, 2, at, at + 1), [outputs, channels, *taps]) for at in range(frames)
-    ]
-    at_once = sizes[0] if _bytes(x) <= _LARGE_BYTES else 1
-    parts = []
-    for first in range(-before, sizes[0] - before, at_once):
-        seen = [(_frames(x, at, at + at_once), tap) for at, tap in enumerate(taps_OChw, first)]
-        sums = [_images(y, tap, image, sizes[1:]) for y, tap in seen if y is not None]
-        if not sums:
-            return None
-        parts.append(functools.reduce(stablehlo.add, sums))
-    return parts[0] if len(parts) == 1 else stablehlo.concatenate(parts, 0)
-
-
-def _frames(x: Any, start: int, stop: int) -> Any | None:
-    """The frames from start to stop, zeros where there are none; None where there is none."""
-    count = shape_of(x)[0]
-    if stop <= 0 or start >= count:
-        return None
-    cut = _cut(x, 0, max(start, 0), min(stop, count))
-    if (start, stop) == (max(start, 0), min(stop, count)):
-        return cut
-    element = ir.RankedTensorType(x.type).element_type
-    zero = ir.DenseElementsAttr.get_splat(
-        ir.RankedTensorType.get([], element), ir.FloatAttr.get(element, 0.0)
-    )
-    low, high, inner = ([amount, 0, 0, 0] for amount in (max(-start, 0), max(stop - count, 0), 0))
-    return stablehlo.pad(cut, stablehlo.constant(zero), i64s(low), i64s(high), i64s(inner))
-
-
-def _bytes(value: Any) -> int:
-    element = ir.RankedTensorType(value.type).element_type
-    return math.prod(shape_of(value)) * ir.FloatType(element).width // 8
-
-
-def _cut(value: Any, dim: int, start: int, stop: int) -> Any:
-    """The value from start to stop along one dim."""
-    starts, stops = [0] * len(shape_of(value)), shape_of(value)
-    if (start, stop) == (0, stops[dim]):
-        return value
-    starts[dim], stops[dim] = start, stop
-    return stablehlo.slice(value, i64s(starts), i64s(stops), i64s([1] * len(stops)))
-
-
-def _wide(x: Any) -> Any:
-    """The element type of sums: fp32 for narrower floats, as one convolution would sum."""
-    element = ir.RankedTensorType(x.type).element_type
-    return ir.F32Type.get() if ir.FloatType(element).width < 32 else element
-
-
-def _narrowed(value: Any, like: Any) -> Any:
-    element = ir.RankedTensorType(like.type).element_type
-    target = ir.RankedTensorType.get(shape_of(value), element)
-    return value if value.type == target else stablehlo.convert(target, value)
+def _within(op: Any) -> Iterator[Any]:
+    """The operation and all in its regions."""
+    yield op
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from _within(inner.operation)

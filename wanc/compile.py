@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from wanc.bundle.config import FORMAT_VERSION, Blob, ProgramRecord, VariantConfig
 from wanc.bundle.store import NewVariant, check_destination, write_bundle
@@ -18,11 +18,8 @@ from wanc.identity import spec_key
 from wanc.plan.abi import Program
 from wanc.plan.plan import Plan
 from wanc.progress import Progress
-from wanc.spec.variant import Options
+from wanc.spec.variant import Options, Until
 from wanc.targets.target import Target
-
-Until = Literal["plan", "lower", "compile"]
-"""The last stage of a compile; one that stops early leaves programs without what comes later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+UNFINISHED = ".new-"
+"""How names of unfinished files begin; a killed process may leave some."""
+
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file by an atomic rename; raises OSError and then leaves nothing behind."""
@@ -20,7 +23,7 @@ class Reserved:
         """Raises OSError where the folder takes no file, or the name is a folder's."""
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a directory")
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-", suffix=path.suffix)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED, suffix=path.suffix)
         os.close(handle)
         self.path = path
         self.temporary = Path(name)
@@ -39,5 +42,7 @@ class Reserved:
     def commit(self, write: Callable[[Path], object]) -> None:
         """Let write fill the temporary file, then give it its name."""
         write(self.temporary)
+        with self.temporary.open("rb") as written:
+            os.fsync(written.fileno())  # else a power cut may leave the name and no bytes
         self.temporary.chmod(0o644)
         self.temporary.replace(self.path)

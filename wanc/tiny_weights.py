@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Literal
 
-
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt

@@ -83,7 +83,7 @@ def check_video(path: Path) -> None:
 
     with get_reader(path) as reader:
         meta = reader.get_meta_data()
-        frames = list(reader)
+        frames = list(reader.iter_data())
     assert meta["fps"] == 16
     assert meta["size"] == (208, 128)
     assert len(frames) == 5

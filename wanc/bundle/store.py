@@ -4,10 +4,12 @@ Knows no model and no target. Input is untrusted: names are digests, never paths
 refused.
 """
 
+import fcntl
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +25,15 @@ from wanc.bundle.config import (
 from wanc.bundle.oci import Descriptor
 from wanc.digest import of_bytes
 from wanc.errors import BundleError, RunError
-from wanc.files import write_whole
+from wanc.files import UNFINISHED, write_whole
 
 MAX_JSON_BYTES = 64 << 20
 """Largest index, manifest or config that is read."""
 
-FORMAT_ANNOTATION = "vnd.wanc.format-version"
+VariantKey = tuple[tuple[str, str], ...]
+"""A manifest's annotations, in order: they tell a variant from the others of its bundle."""
 
-_UNFINISHED = ".new-"
-"""How the name of a file begins that is being written."""
+FORMAT_ANNOTATION = "vnd.wanc.format-version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ def check_destination(path: Path) -> None:
 
 def _is_ours(name: str) -> bool:
     """Whether a write that was killed may have left a file of this name."""
-    return name in ("blobs", "oci-layout") or name.startswith(_UNFINISHED)
+    return name in ("blobs", "oci-layout") or name.startswith(UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +103,36 @@ def write_bundle(path: Path, variants: Sequence[NewVariant], blobs: dict[str, by
     Blobs first, then manifests, then the index by an atomic rename: whatever ends this early
     leaves the bundle as it was. Variants that the bundle already has are replaced, others kept.
     """
-    kept = _existing_manifests(path)
     try:
         (path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
         for data in blobs.values():
             _put(path, data)
-        for variant in variants:
-            manifest = _put_variant(path, variant)
-            kept[_variant_key(manifest)] = manifest
-        listed = [kept[key] for key in sorted(kept)]
-        index = oci.index_bytes(listed, {FORMAT_ANNOTATION: str(FORMAT_VERSION)})
-        digest = _put(path, index)
-        top = oci.index_bytes([oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle"})], {})
-        write_whole(path / "oci-layout", oci.LAYOUT)
-        write_whole(path / "index.json", top)
+        manifests = [_put_variant(path, variant) for variant in variants]
+        with _only_writer(path):
+            return _put_index(path, _existing_manifests(path) | dict(map(_keyed, manifests)))
     except OSError as error:
         raise RunError(f"cannot write the bundle {path}: {error}") from error
+
+
+def _put_index(path: Path, manifests: dict[VariantKey, Descriptor]) -> str:
+    listed = [manifests[key] for key in sorted(manifests)]
+    index = oci.index_bytes(listed, {FORMAT_ANNOTATION: str(FORMAT_VERSION)})
+    digest = _put(path, index)
+    top = oci.index_bytes([oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle"})], {})
+    write_whole(path / "oci-layout", oci.LAYOUT)
+    write_whole(path / "index.json", top)
     return digest
+
+
+@contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    """Hold the bundle against other writers: two that add variants at once must both find room."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 # --- reading -------------------------------------------------------------------------------
@@ -200,14 +215,14 @@ def _blob_path(path: Path, digest: str) -> Path:
 # --- writing -------------------------------------------------------------------------------
 
 
-def _existing_manifests(path: Path) -> dict[tuple[tuple[str, str], ...], Descriptor]:
-    if not path.exists() or (path.is_dir() and not (path / "index.json").exists()):
+def _existing_manifests(path: Path) -> dict[VariantKey, Descriptor]:
+    if not (path / "index.json").exists():
         return {}
-    return {_variant_key(v.manifest): v.manifest for v in open_bundle(path).variants}
+    return dict(_keyed(variant.manifest) for variant in open_bundle(path).variants)
 
 
-def _variant_key(manifest: Descriptor) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(manifest.annotations.items()))
+def _keyed(manifest: Descriptor) -> tuple[VariantKey, Descriptor]:
+    return tuple(sorted(manifest.annotations.items())), manifest
 
 
 def _put_variant(path: Path, new: NewVariant) -> Descriptor:

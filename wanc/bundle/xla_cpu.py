@@ -16,6 +16,7 @@ from wanc.errors import BundleError
 TRIPLE = "x86_64-unknown-linux-gnu"
 
 _RESULT = 1
+_OPTIONS = 2
 _OBJECT_FILES = 8
 _OBJECT_FILE = 1
 _TARGET = 9
@@ -145,13 +146,14 @@ def _result(executable: bytes) -> _Result:
     if start > len(data):
         raise _damaged(f"a header of {header_bytes} bytes in {len(data)} bytes")
     parts = list(_fields_of(data[start:]))
-    at = [i for i, field in enumerate(parts) if field.number == _RESULT]
-    if len(at) != 1:
-        raise _damaged(f"{len(at)} compilation results where one belongs")
-    before, after = parts[: at[0]], parts[at[0] + 1 :]
+    numbers = [field.number for field in parts]
+    if numbers.count(_RESULT) != 1 or numbers.count(_OPTIONS) != 1:
+        raise _damaged(f"fields {numbers} where one {_RESULT} and one {_OPTIONS} belong")
+    at = numbers.index(_RESULT)
+    before, after = parts[:at], parts[at + 1 :]
     return _Result(
         before=bytes(data[:start]) + b"".join(field.record for field in before),
-        fields=tuple(_fields(parts[at[0]])),
+        fields=tuple(_fields(parts[at])),
         after=b"".join(field.record for field in after),
     )
 

@@ -10,10 +10,9 @@ from wanc.cli import options
 from wanc.cli.plan import print_plan
 from wanc.cli.request import flags_of, plans_of
 from wanc.cli.terminal import Terminal, emit, emit_json, note, size, table
-from wanc.compile import Until
 from wanc.errors import RequestError
 from wanc.plan.plan import Plan
-from wanc.spec.variant import Spec
+from wanc.spec.variant import Spec, Until
 
 STAGES = ("plan", "trace", "lower")
 STORE = Path("bundles/store")

@@ -167,21 +167,33 @@ def print_variant(config: VariantConfig) -> None:
     _print_ranks(config)
 
 
+_PER = {
+    "encode_text": "generation",
+    "context": "expert",
+    "step": "step",
+    "vae_decode_first": "tile",
+    "vae_decode_rest": "later latent frame of a tile",
+}
+"""What the calls of a stage, by the start of its name, are counted for."""
+
+
 def sharing(config: VariantConfig) -> list[str]:
     """How often each program's one blob is used."""
     lines = []
     for name, stages in calls_by_stage(config).items():
         record = config.program(name)
-        what = "1 blob" if record.executable else "no executable"
-        most = max(stages.values())
-        where = "a step" if any(stage.startswith("step.") for stage in stages) else "a stage"
-        times = "once" if most == 1 else f"{most} times"
+        replicas = record.program.replica_count
+        stage, most = max(stages.items(), key=lambda item: item[1])
+        per = next(what for start, what in _PER.items() if stage.startswith(start))
         lines.append(
-            f"{name}: {what}, called {times} {where}, on {record.program.replica_count} "
-            f"{'rank' if record.program.replica_count == 1 else 'ranks'}, "
-            f"in {len(stages)} {'stage' if len(stages) == 1 else 'stages'}"
+            f"{name}: {'1 blob' if record.executable else 'no executable'}, "
+            f"called {_count(most, 'time')} per {per} on {_count(replicas, 'rank')}"
         )
     return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _print_ranks(config: VariantConfig) -> None:

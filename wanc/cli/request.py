@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wanc.cli.terminal import note
+from wanc.errors import RefusedError
 from wanc.plan.plan import Plan, make_plan
 from wanc.spec.resolve import choose_target, resolve
 from wanc.spec.sets import Request, read_set
@@ -18,14 +19,24 @@ def plans_of(
     target, why = choose_target(request.target)
     note(f"target {target} ({why})")
     spec = resolve(request, target)
-    plans = [
-        make_plan(spec.model, variant, spec.options, max_ranks=max_ranks)
-        for variant in spec.variants
-    ]
+    plans = plan_all(spec, max_ranks)
     for plan in plans:
         for warning in plan.warnings:
             note(f"warning: {warning}")
     return spec, plans
+
+
+def plan_all(spec: Spec, max_ranks: int | None) -> list[Plan]:
+    """Plan every variant; raises RefusedError with every variant that is refused."""
+    plans, refused = [], []
+    for variant in spec.variants:
+        try:
+            plans.append(make_plan(spec.model, variant, spec.options, max_ranks=max_ranks))
+        except RefusedError as error:
+            refused.append(str(error))
+    if refused:
+        raise RefusedError("\n  ".join(dict.fromkeys(refused)))
+    return plans
 
 
 def flags_of(

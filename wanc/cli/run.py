@@ -1,5 +1,6 @@
 """wanc run: a bundle, a checkpoint and a prompt to a video."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,7 @@ def run_command(
     """Run a bundle: a prompt to a video.
 
     On every rank of the variant's topology, without a compiler."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA greets every device otherwise
     from wanc.run.pipeline import generate
     from wanc.run.request import Guidance, RunRequest
 

@@ -12,6 +12,7 @@ from wanc.errors import BundleError, RequestError
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.run.session import Session
 from wanc.runtime.engine import Engine
+from wanc.spec.topology import Topology
 from wanc.weights.checkpoint import Component, open_components
 from wanc.weights.needs import Need, calls, check_weights, schedule_needs
 
@@ -27,7 +28,11 @@ def select_variant(
 ) -> VariantConfig:
     """The one variant that the given values leave; raises RequestError listing those there are."""
     configs = [variant.config for variant in bundle.variants]
-    wanted = {"shape": shape, "topology": topology, "precision": precision}
+    wanted = {
+        "shape": shape,
+        "topology": topology and str(Topology.parse(topology)),
+        "precision": precision,
+    }
     found = [
         config
         for config in configs

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxlib import _jax, xla_client  # type: ignore[attr-defined]
+from jaxlib import _jax, xla_client
 from jaxlib.version import __version__ as jaxlib_version
 
 from wanc.errors import BundleError, RunError

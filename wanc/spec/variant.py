@@ -10,6 +10,9 @@ from wanc.spec.topology import Topology
 
 Attention = Literal["ring", "allgather"]
 TileGrid = Literal["even", "diffusers"]
+Until = Literal["plan", "lower", "compile"]
+"""The last stage of a compile; one that stops early leaves programs without what comes later."""
+
 ATTENTIONS: tuple[Attention, ...] = ("ring", "allgather")
 TILE_GRIDS: tuple[TileGrid, ...] = ("even", "diffusers")
 

@@ -119,7 +119,7 @@ class CpuTarget:
         if used:
             raise ToolchainError(
                 f"program {name}: XLA:CPU used {', '.join(sorted(used))} of this machine's CPU, "
-                f"which {self.isa} does not have; compile on a machine without it"
+                f"which {self.isa} does not have; compile on a machine without"
             )
         return executable
 

@@ -21,20 +21,14 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from wanc.targets.cpu_layout import (
-    Laid,
-    i64s,
-    lie,
-    reshape,
-    shape_of,
-)
+from wanc.targets.cpu_layout import Laid, element_of, i64s, lie, reshape, shape_of
 
 Pads = list[list[int]]
 """Zeros before and after, per spatial dim."""
 
 _LARGE_BYTES = 32 << 20
-"""Beyond it a video goes through frame by frame: the kernels allocate room of the size of their
-input, and glibc gets room above this from the system page by page, anew each time."""
+"""Larger inputs go through image by image: the kernels allocate room of the size of their input,
+and glibc gets more than this from the system each time, which then costs as much as the sums."""
 
 _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 """By rank: where batch, channels and space of a tensor lie."""
@@ -50,11 +44,12 @@ class _Window:
 
 def convolution(op: Any, xs: Sequence[Laid]) -> Laid | None:
     """A convolution of images or of one video, batch and channels first as torch has it."""
-    window = _window(op)
     x, weight = xs
     sizes = shape_of(op.results[0])
     order = _CHANNELS_LAST.get(len(sizes))
-    if window is None or order is None or (len(sizes) == 5 and sizes[0] != 1):
+    window = _window(op)
+    floats = isinstance(element_of(op.results[0]), ir.FloatType)
+    if window is None or order is None or not floats or (len(sizes) == 5 and sizes[0] != 1):
         return None
     x, window = _unpadded(x, window)
     source, kernel = lie(x, order), lie(weight)
@@ -86,14 +81,14 @@ def _window(op: Any) -> _Window | None:
     reversals = "window_reversal" in attributes and any(
         ir.DenseBoolArrayAttr(attributes["window_reversal"])
     )
-    if numbers != usual or groups != [1, 1] or set(dilations) > {1} or reversals:
+    if numbers != usual or groups != [1, 1] or set(dilations) - {1} or reversals:
         return None
     strides, pads = [1] * spatial, [[0, 0] for _ in range(spatial)]
     if "window_strides" in attributes:
         strides = list(ir.DenseI64ArrayAttr(attributes["window_strides"]))
     if "padding" in attributes:
-        numbers: Any = ir.DenseIntElementsAttr(attributes["padding"])
-        padding = list(numbers)
+        flat: Any = ir.DenseIntElementsAttr(attributes["padding"])
+        padding = list(flat)
         pads = [padding[2 * dim : 2 * dim + 2] for dim in range(spatial)]
     return _Window(strides, pads)
 
@@ -136,9 +131,12 @@ def _images(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any:
     outputs, _, *taps = shape_of(kernel)
     if taps == [1, 1] and window == _Window([1, 1], [[0, 0], [0, 0]]):
         return _pointwise(x, reshape(kernel, [outputs, channels]))
+    if count > 1 and _bytes(x) > _LARGE_BYTES:
+        images = [_cut(x, 0, at, at + 1) for at in range(count)]
+        return stablehlo.concatenate([_images(y, kernel, window, sizes) for y in images], 0)
     rows = sizes[0]
     pads = window.pads
-    if not any(map(any, pads)) and taps[0] > 1:
+    if not any(map(any, pads)) and taps[1] > 1:
         pads = [[0, window.strides[0]], [0, 0]]
         rows += 1
     y = stablehlo.convolution(
@@ -209,7 +207,7 @@ def _frames(x: Any, start: int, stop: int) -> Any | None:
     cut = _cut(x, 0, max(start, 0), min(stop, count))
     if (start, stop) == (max(start, 0), min(stop, count)):
         return cut
-    element = ir.RankedTensorType(x.type).element_type
+    element = element_of(x)
     zero = ir.DenseElementsAttr.get_splat(
         ir.RankedTensorType.get([], element), ir.FloatAttr.get(element, 0.0)
     )
@@ -218,7 +216,7 @@ def _frames(x: Any, start: int, stop: int) -> Any | None:
 
 
 def _bytes(value: Any) -> int:
-    element = ir.RankedTensorType(value.type).element_type
+    element = element_of(value)
     return math.prod(shape_of(value)) * ir.FloatType(element).width // 8
 
 
@@ -233,11 +231,11 @@ def _cut(value: Any, dim: int, start: int, stop: int) -> Any:
 
 def _wide(x: Any) -> Any:
     """The element type of sums: fp32 for narrower floats, as one convolution would sum."""
-    element = ir.RankedTensorType(x.type).element_type
+    element = element_of(x)
     return ir.F32Type.get() if ir.FloatType(element).width < 32 else element
 
 
 def _narrowed(value: Any, like: Any) -> Any:
-    element = ir.RankedTensorType(like.type).element_type
+    element = element_of(like)
     target = ir.RankedTensorType.get(shape_of(value), element)
     return value if value.type == target else stablehlo.convert(target, value)

@@ -41,9 +41,14 @@ def shape_of(value: Any) -> list[int]:
     return list(ir.RankedTensorType(value.type).shape)
 
 
+def element_of(value: Any) -> Any:
+    """Type of a tensor's elements."""
+    return ir.RankedTensorType(value.type).element_type
+
+
 def type_like(value: Any, shape: Sequence[int]) -> Any:
     """A tensor type of the value's elements."""
-    return ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
+    return ir.RankedTensorType.get(list(shape), element_of(value))
 
 
 def i64s(values: Sequence[int]) -> Any:

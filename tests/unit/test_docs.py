@@ -1,0 +1,154 @@
+"""The pages say what the code has: commands, options, media types, fields, layers and links."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer
+
+from tests.unit.test_layers import LAYERS
+from wanc.bundle import oci
+from wanc.bundle.config import FORMAT_VERSION, VariantConfig
+from wanc.bundle.store import FORMAT_ANNOTATION
+from wanc.cli.app import app
+from wanc.cli.request import plans_of
+from wanc.errors import WancError
+from wanc.run.record import RunRecord
+from wanc.spec.sets import Request
+from wanc.targets.cpu import CpuTarget
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(page for part in (".", "docs", "bundles") for page in (ROOT / part).glob("*.md"))
+SETS = sorted((ROOT / "shapes").glob("*.yaml"))
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+CLI, FORMAT, ARCHITECTURE = map(page, ("docs/cli.md", "bundles/FORMAT.md", "docs/architecture.md"))
+
+
+def section(title: str) -> str:
+    """What stands below a heading of docs/cli.md, up to the next of its level."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", CLI, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/cli.md has no heading: ## {title}"
+    return found[1]
+
+
+def options(command: Any) -> list[str]:
+    return [o for p in command.params if p.param_type_name == "option" for o in p.opts]
+
+
+def names(text: str) -> set[str]:
+    """Everything that stands in backticks, word by word."""
+    return {w for code in re.findall(r"`([^`\n]+)`", text) for w in re.split(r"[^\w.-]+", code)}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_a_page(name):
+    command = COMMANDS[name]
+    assert command.help
+    assert section(f"wanc {name}").strip()
+    bare = [p.name for p in command.params if not getattr(p, "help", None)]
+    assert not bare, f"without help: {bare}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_on_its_command_s_page(name):
+    told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", section(f"wanc {name}")))
+    assert set(options(COMMANDS[name])) <= told
+
+
+def test_pages_tell_of_no_other_command_or_option():
+    known = {o for command in COMMANDS.values() for o in options(command)} | {"-h", "--help"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", CLI)) <= known
+    assert set(re.findall(r"^## wanc (\S+)", CLI, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_exit_codes_have_a_row():
+    for kind in WancError.__subclasses__():
+        assert re.search(rf"^\| {kind.exit_code} \|.*`{kind.__name__}`", CLI, re.MULTILINE)
+
+
+def test_keys_of_shape_sets_and_fields_of_records_are_told():
+    assert set(Request.__dataclass_fields__) <= names(section("wanc plan"))
+    assert set(RunRecord.__dataclass_fields__) <= names(section("wanc run"))
+
+
+@pytest.mark.parametrize("path", SETS, ids=lambda path: path.stem)
+def test_every_shape_set_plans(path):
+    _, plans = plans_of(path, Request(), None)
+    assert plans
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_relative_link_resolves(path):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def anchors(path: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_format_names_its_version_with_a_dated_line():
+    assert f"The current format version is {FORMAT_VERSION}." in FORMAT
+    dated = rf"^\| [0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}} \| {FORMAT_VERSION} \|"
+    assert re.search(dated, FORMAT, re.MULTILINE)
+
+
+def test_format_names_every_media_type_and_annotation():
+    types = [v for v in vars(oci).values() if isinstance(v, str) and v.startswith("application/")]
+    assert len(types) >= 6
+    needed = [*types, CpuTarget().executable_type, oci.REF_NAME, FORMAT_ANNOTATION]
+    assert not [text for text in needed if text not in FORMAT]
+    assert oci.LAYOUT.decode() in FORMAT
+
+
+def records(kind: Any) -> Iterator[type]:
+    """A record and every record in its fields."""
+    if dataclasses.is_dataclass(kind):
+        assert isinstance(kind, type)
+        yield kind
+        for inner in get_type_hints(kind).values():
+            yield from records(inner)
+    for inner in get_args(kind):
+        yield from records(inner)
+
+
+def test_format_has_every_field_of_the_config():
+    assert {field.name for field in dataclasses.fields(VariantConfig)} <= set(
+        re.findall(r"^\| `(\w+)` \|", FORMAT, re.MULTILINE)
+    )
+    told = names(FORMAT)
+    missing = {
+        f"{record.__name__}.{field.name}"
+        for record in records(VariantConfig)
+        for field in dataclasses.fields(record)
+        if field.name not in told
+    }
+    assert not missing
+
+
+def test_format_has_what_the_cpu_target_requires():
+    assert set(CpuTarget().requires()) <= names(FORMAT)
+
+
+def test_architecture_draws_the_layers_that_hold():
+    drawn = re.search(r"^```\n(errors .*?)```", ARCHITECTURE, re.MULTILINE | re.DOTALL)
+    assert drawn
+    assert [set(line.split()) for line in drawn[1].splitlines()] == LAYERS[:-1]  # no __main__

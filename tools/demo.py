@@ -30,7 +30,9 @@ def main() -> None:
         *("--prompt", "a lighthouse above a stormy sea", "--steps", "4", "--seed", "1"),
         *("-o", str(OUT / "demo.mp4")),
     )
-    print("\nThe weights are random, so the video shows no lighthouse: it shows that every rank ran.")
+    print(
+        "\nThe weights are random, so the video shows no lighthouse: it shows that every rank ran."
+    )
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class CompileReport:
 
     bundle: Path
     digest: str
+    replaced: tuple[str, ...]
+    """Variants that the bundle had with other programs."""
     programs: tuple[CompiledProgram, ...]
     """Each distinct program once; none where compiling stopped after the plan."""
     seconds: float
@@ -61,6 +63,7 @@ class CompileReport:
         return {
             "bundle": str(self.bundle),
             "digest": self.digest,
+            "replaced": list(self.replaced),
             "seconds": round(self.seconds, 3),
             "programs": [
                 {
@@ -102,10 +105,11 @@ def compile_bundle(
             compiled[key] = workers.submit(step, lowered, target, cache, task.advance)
         done = {key: future.result() for key, future in compiled.items()}
     variants = [variant_of(plan, options, target, done) for plan in plans]
-    digest = write_bundle(output, variants, blobs_of(done.values(), cache))
+    written = write_bundle(output, variants, blobs_of(done.values(), cache))
     return CompileReport(
         bundle=output,
-        digest=digest,
+        digest=written.digest,
+        replaced=written.replaced,
         programs=tuple(done.values()),
         seconds=time.monotonic() - started,
     )
@@ -173,7 +177,7 @@ def leave_uncompiled(
 ) -> CompiledProgram:
     """Stop after lowering: the program has an identity and no executable."""
     report(f"{lowered.program.name} left as StableHLO")
-    return CompiledProgram(lowered=lowered, executable=None, key={}, seconds=0.0, cached=True)
+    return CompiledProgram(lowered=lowered, executable=None, key={}, seconds=0.0, cached=False)
 
 
 def variant_of(

@@ -26,7 +26,7 @@ def spec_key(program: Program) -> str:
     """The program's spec key."""
     entries = {
         "key_version": KEY_VERSION,
-        "program": msgspec.to_builtins(program),
+        "program": {k: v for k, v in msgspec.to_builtins(program).items() if k != "name"},
         "sources": source_digests(),
         "tools": {tool: version(tool) for tool in TOOLS},
     }

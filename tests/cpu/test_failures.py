@@ -77,7 +77,7 @@ def test_missing_blob(bundle: Path, wanc: Any, tmp_path: Path, capsys: Any) -> N
 def test_another_jaxlib(
     bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wanc.run.load.version", lambda _: "0.99.0")
+    monkeypatch.setattr("wanc.runtime.cpu_runtime.version", lambda _: "0.99.0")
     arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4")
     fails(arguments, 5, capsys, "need jaxlib 0.10.2", "0.99.0")
 

@@ -69,7 +69,9 @@ def test_other_seed_other_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
 
 def test_bytes_do_not_depend_on_the_machine() -> None:
     drawn = {
-        name: digest.of_bytes(tiny_weights.draw(name, shape, seed=0, heads=TINY.transformer.heads).tobytes())[:19]
+        name: digest.of_bytes(
+            tiny_weights.draw(name, shape, seed=0, heads=TINY.transformer.heads).tobytes()
+        )[:19]
         for name, shape in (
             ("transformer/blocks.0.attn1.norm_q.weight", (192,)),
             ("transformer/blocks.0.attn1.to_q.weight", (192, 192)),

@@ -20,7 +20,7 @@ KINDS = ["index", "manifest", "config", "stablehlo", "executable"]
 def write(path, *made, blobs=None):
     """Write variants, with all their blobs unless given."""
     named = {digest: data for one in made for digest, data in one.blobs.items()}
-    return write_bundle(path, [one.new for one in made], named if blobs is None else blobs)
+    return write_bundle(path, [one.new for one in made], named if blobs is None else blobs).digest
 
 
 def files(path) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """Reading a model's numbers from config files in diffusers layout. No weights are there."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -112,7 +113,8 @@ def test_directory_is_a_model_too(write):
 
 def test_other_numbers_are_a_custom_model_without_the_directory_s_name(write):
     model = read_checkpoint(write(transformer={"num_layers": 3}, transformer_2={"num_layers": 3}))
-    assert model == replace(TINY, name="custom", transformer=replace(TINY.transformer, layers=3))
+    assert model == replace(TINY, name=model.name, transformer=replace(TINY.transformer, layers=3))
+    assert re.fullmatch("custom-[0-9a-f]{8}", model.name)
 
 
 def test_keys_left_out_have_the_defaults_of_diffusers(tmp_path):

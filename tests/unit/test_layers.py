@@ -6,11 +6,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "wanc"
 LAYERS = [
     {"errors", "digest", "files", "progress", "tiny_weights", "kernels"},
-    {"spec", "cache", "runtime"},
+    {"spec", "cache"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
-    {"trace", "run", "targets"},
-    {"lower"},
+    {"trace", "runtime", "targets"},
+    {"lower", "run"},
     {"compile"},
     {"cli"},
     {"__main__"},

@@ -151,15 +151,8 @@ def test_more_ranks_than_the_limit_are_refused(plan):
     assert plan("832x480x81", "tp4-cp8-cfg2", model=A14B, max_ranks=64)
 
 
-@pytest.mark.parametrize("vae_ranks", [0, 5, -1])
-def test_vae_ranks_that_are_not_there_are_refused(plan, vae_ranks):
-    with pytest.raises(RefusedError, match=f"VAE ranks {vae_ranks}: there are 4 ranks; try 1 to 4"):
-        plan(topology="tp4", vae_ranks=vae_ranks)
-
-
 def test_vae_ranks_decode_the_tiles(plan):
     assert set(plan("320x320x9", "tp4").tiles.ranks) == {0, 1, 2, 3}
-    assert set(plan("320x320x9", "tp4", vae_ranks=2).tiles.ranks) == {0, 1}
     assert set(plan("208x128x5", "tp4").tiles.ranks) == {0}
 
 

@@ -101,8 +101,8 @@ def test_list_must_be_a_list_with_entries(problems, key, value):
     assert problem.endswith("is not a list with entries")
 
 
-def test_both_lists_are_needed(problems):
-    assert problems("model: tiny") == ["shapes: missing", "topologies: missing"]
+def test_shapes_are_needed(problems):
+    assert problems("model: tiny") == ["shapes: missing"]
 
 
 @pytest.mark.parametrize("key", ["Shapes", "shape", "vae-tiles", "1", "null", "over"])
@@ -147,7 +147,7 @@ def test_malformed_yaml_is_a_request_error(problems, text):
 
 @pytest.mark.parametrize("text", ["", "- 208x128x5", "208x128x5", "3", "null", "# empty"])
 def test_yaml_without_keys_is_refused(problems, text):
-    assert problems(text) == ["needs keys and values, among them shapes and topologies"]
+    assert problems(text) == ["needs keys and values, among them shapes"]
 
 
 def test_file_that_cannot_be_read_is_named(tmp_path):

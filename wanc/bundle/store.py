@@ -97,8 +97,18 @@ class NewVariant:
     """Media type of its executables."""
 
 
-def write_bundle(path: Path, variants: Sequence[NewVariant], blobs: dict[str, bytes]) -> str:
-    """Add variants to a bundle, or make it; returns its digest.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a write did."""
+
+    digest: str
+    """The bundle's digest."""
+    replaced: tuple[str, ...]
+    """Variants that the bundle had with another config, for people."""
+
+
+def write_bundle(path: Path, variants: Sequence[NewVariant], blobs: dict[str, bytes]) -> Written:
+    """Add variants to a bundle, or make it.
 
     Blobs first, then manifests, then the index by an atomic rename: whatever ends this early
     leaves the bundle as it was. Variants that the bundle already has are replaced, others kept.
@@ -109,7 +119,14 @@ def write_bundle(path: Path, variants: Sequence[NewVariant], blobs: dict[str, by
             _put(path, data)
         manifests = [_put_variant(path, variant) for variant in variants]
         with _only_writer(path):
-            return _put_index(path, _existing_manifests(path) | dict(map(_keyed, manifests)))
+            before, added = _existing_manifests(path), dict(map(_keyed, manifests))
+            names = {
+                _keyed(m)[0]: str(v.config.variant)
+                for m, v in zip(manifests, variants, strict=True)
+            }
+            replaced = [names[key] for key in added if before.get(key, added[key]) != added[key]]
+            digest = _put_index(path, before | added)
+            return Written(digest=digest, replaced=tuple(replaced))
     except OSError as error:
         raise RunError(f"cannot write the bundle {path}: {error}") from error
 
@@ -143,6 +160,9 @@ def _bundle_entry(path: Path) -> Descriptor:
         raise BundleError(f"{path}: no such bundle; `wanc compile -o {path}` makes one")
     if not (path / "oci-layout").is_file() or not (path / "index.json").is_file():
         raise BundleError(f"{path}: not a bundle: oci-layout and index.json are not both there")
+    for name in ("oci-layout", "index.json", "blobs", "blobs/sha256"):
+        if (path / name).is_symlink():
+            raise BundleError(f"{path}: {name} is a link; a bundle holds none")
     top = oci.parse(_read_small(path / "index.json"), f"{path}/index.json")
     entries = oci.descriptors(top, "manifests", f"{path}/index.json")
     found = [entry for entry in entries if entry.media_type == oci.INDEX]
@@ -164,6 +184,8 @@ def _open_variant(path: Path, manifest: Descriptor) -> BundleVariant:
     if value.get("artifactType") != oci.VARIANT_TYPE:
         raise BundleError(f"{where}: artifactType {value.get('artifactType')!r} is not wanc's")
     config = Descriptor.from_json(value.get("config"), where)
+    if config.media_type != oci.CONFIG:
+        raise BundleError(f"{where}: the config's media type {config.media_type!r} is not wanc's")
     decoded = decode_config(_read_json_blob(path, config), where)
     layers = {layer.digest: layer.size for layer in oci.descriptors(value, "layers", where)}
     for blob in config_blobs(decoded):

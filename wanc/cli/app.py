@@ -1,22 +1,40 @@
 """The commands, gathered. Knows their names only: each command's work is in a file of its own."""
 
+from typing import Annotated
+
 import typer
 
+from wanc import __version__
 from wanc.cli.compile import compile_command
 from wanc.cli.inspect import inspect_command
 from wanc.cli.plan import plan_command
 from wanc.cli.run import run_command
+from wanc.cli.terminal import emit
 from wanc.cli.tiny import tiny_command
 
 app = typer.Typer(
     name="wanc",
     help="Compile Wan2.2 video diffusion ahead of time, and run the bundle without a compiler.",
     add_completion=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def wanc(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True)
+    ] = False,
+) -> None:
+    """Options of wanc itself."""
+    if version:
+        emit(__version__)
+        raise typer.Exit
+
+
 app.command("tiny")(tiny_command)
 app.command("plan")(plan_command)
 app.command("compile")(compile_command)

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from wanc.cli import options
-from wanc.cli.plan import print_plan
+from wanc.cli.plan import print_plans
 from wanc.cli.request import flags_of, plans_of
-from wanc.cli.terminal import Terminal, emit, emit_json, note, size, table
+from wanc.cli.terminal import Terminal, count, emit, emit_json, note, size, table
 from wanc.errors import RequestError
 from wanc.plan.plan import Plan
 from wanc.spec.variant import Spec, Until
@@ -31,7 +31,7 @@ def compile_command(
     vae_tiles: options.VaeTiles = None,
     max_ranks: options.MaxRanks = None,
     isa: Annotated[
-        str, typer.Option("--isa", help="x86-64-v2, -v3 or -v4, for target cpu.")
+        str, typer.Option("--isa", help="x86-64-v3 or x86-64-v4, for target cpu.")
     ] = "x86-64-v3",
     output: Annotated[
         Path | None,
@@ -63,7 +63,7 @@ def compile_command(
     if stop_after and (output is None or stop_after == "trace"):
         if output is not None:
             raise RequestError("a bundle holds no traces; with -o stop after plan or lower")
-        print_stage(stop_after, plans)
+        print_stage(stop_after, plans, json)
         return
     bundle = output or STORE / spec.model.name
     stages: dict[str | None, Until] = {"plan": "plan", "lower": "lower"}
@@ -90,12 +90,12 @@ def write(
     """Compile, as far as asked, and say what was made."""
     from wanc.cache import Cache, default_cache
     from wanc.compile import compile_bundle
-    from wanc.targets.cpu import CpuTarget
+    from wanc.targets.choose import target_named
 
     report = compile_bundle(
         plans,
         spec.options,
-        CpuTarget(isa=isa),
+        target_named(spec.variants[0].target, isa),
         output,
         cache=Cache(default_cache()),
         jobs=jobs,
@@ -117,21 +117,34 @@ def write(
     ]
     if rows:
         table("Programs", ("program", "stablehlo", "lowered>", "executable>", "compiled>"), rows)
-    note(f"{len(plans)} variants in {report.seconds:.1f} s")
+    for variant in report.replaced:
+        note(f"replaced variant {variant}, which the bundle had with other programs")
+    note(f"{count(len(plans), 'variant')} in {report.seconds:.1f} s")
     emit(f"{output} {report.digest}")
 
 
-def print_stage(stage: str, plans: list[Plan]) -> None:
+def print_stage(stage: str, plans: list[Plan], as_json: bool) -> None:
     """The text of a stage, of every program once."""
     if stage == "plan":
-        for plan in plans:
-            print_plan(plan)
+        print_plans(plans, as_json)
         return
+    texts = stage_texts(stage, plans)
+    if as_json:
+        emit_json({"programs": [{"name": name, "text": text} for name, text in texts]})
+        return
+    for name, text in texts:
+        emit(f"// program {name}")
+        emit(text)
+
+
+def stage_texts(stage: str, plans: list[Plan]) -> list[tuple[str, str]]:
+    """Each distinct program's name and its text after tracing or lowering."""
     from wanc.compile import distinct_programs
     from wanc.lower.lower import lower
     from wanc.trace import trace
 
+    texts = []
     for program in distinct_programs(plans).values():
         traced = trace(program)
-        emit(f"// program {program.name}")
-        emit(traced.text if stage == "trace" else lower(traced).text)
+        texts.append((program.name, traced.text if stage == "trace" else lower(traced).text))
+    return texts

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from wanc.bundle.config import Blob, ProgramRecord, VariantConfig
-from wanc.bundle.store import Bundle, open_bundle
+from wanc.bundle.store import Bundle, BundleVariant, open_bundle
 from wanc.cli import options
-from wanc.cli.terminal import emit, emit_json, size, table
+from wanc.cli.terminal import count, emit, emit_json, size, table
 from wanc.errors import RequestError
 from wanc.plan.abi import Tensor, Weight
 
@@ -26,44 +26,56 @@ def inspect_command(
 
     Its variants; with VARIANT its programs and schedule; with PROGRAM one interface."""
     opened = open_bundle(bundle)
+    entry = None if variant is None else chosen(opened, variant)
+    record = None if entry is None or program is None else entry.config.program(program)
     if json:
-        emit_json(bundle_json(opened))
-    elif variant is None:
-        print_bundle(opened)
-    elif program is None:
-        print_variant(chosen(opened, variant))
+        emit_json(selected_json(opened, entry, record))
+    elif record is not None:
+        print_program(record)
+    elif entry is not None:
+        print_variant(entry.config)
     else:
-        print_program(chosen(opened, variant).program(program))
+        print_bundle(opened)
 
 
-def chosen(bundle: Bundle, number: int) -> VariantConfig:
+def chosen(bundle: Bundle, number: int) -> BundleVariant:
     """A variant by its number, from 1."""
     if not 1 <= number <= len(bundle.variants):
         raise RequestError(f"variant {number}: the bundle has 1 to {len(bundle.variants)}")
-    return bundle.variants[number - 1].config
+    return bundle.variants[number - 1]
+
+
+def selected_json(
+    bundle: Bundle, entry: BundleVariant | None, record: ProgramRecord | None
+) -> dict[str, Any]:
+    """The bundle, one variant or one program, for programs."""
+    if entry is None:
+        return bundle_json(bundle)
+    return _variant_json(entry) if record is None else _program_json(record, entry.config)
 
 
 def bundle_json(bundle: Bundle) -> dict[str, Any]:
     """Everything of a bundle, for programs."""
-    import msgspec
-
     return {
         "bundle": str(bundle.path),
         "digest": bundle.digest,
-        "variants": [
-            {
-                **{k: str(getattr(c.variant, k)) for k in c.variant.__dataclass_fields__},
-                "model": c.model.name,
-                "manifest": entry.manifest.digest,
-                "requires": c.requires,
-                "ranks": msgspec.to_builtins(c.mesh.coordinates),
-                "tiles": msgspec.to_builtins(c.tiles),
-                "schedule": msgspec.to_builtins(c.schedule),
-                "programs": [_program_json(record, c) for record in c.programs],
-            }
-            for entry in bundle.variants
-            for c in (entry.config,)
-        ],
+        "variants": [_variant_json(entry) for entry in bundle.variants],
+    }
+
+
+def _variant_json(entry: BundleVariant) -> dict[str, Any]:
+    import msgspec
+
+    config = entry.config
+    return {
+        **{k: str(getattr(config.variant, k)) for k in config.variant.__dataclass_fields__},
+        "model": config.model.name,
+        "manifest": entry.manifest.digest,
+        "requires": config.requires,
+        "ranks": msgspec.to_builtins(config.mesh.coordinates),
+        "tiles": msgspec.to_builtins(config.tiles),
+        "schedule": msgspec.to_builtins(config.schedule),
+        "programs": [_program_json(record, config) for record in config.programs],
     }
 
 
@@ -116,7 +128,7 @@ def print_bundle(bundle: Bundle) -> None:
         )
     heads = ("", "model", "task", "shape", "topology", "precision", "target", "size>")
     table("Variants", heads, rows)
-    emit(f"{len(blobs)} program blobs of {size(sum(blobs.values()))}, named {uses} times")
+    emit(f"{count(len(blobs), 'program blob')} of {size(sum(blobs.values()))}, named {uses} times")
 
 
 def print_variant(config: VariantConfig) -> None:
@@ -187,13 +199,9 @@ def sharing(config: VariantConfig) -> list[str]:
         per = next(what for start, what in _PER.items() if stage.startswith(start))
         lines.append(
             f"{name}: {'1 blob' if record.executable else 'no executable'}, "
-            f"called {_count(most, 'time')} per {per} on {_count(replicas, 'rank')}"
+            f"called {count(most, 'time')} per {per} on {count(replicas, 'rank')}"
         )
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _print_ranks(config: VariantConfig) -> None:
@@ -224,7 +232,7 @@ def _print_ranks(config: VariantConfig) -> None:
 def print_program(record: ProgramRecord) -> None:
     """A program's identity and its interface on one rank."""
     program = record.program
-    emit(f"{program.name}: {program.replica_count} replicas")
+    emit(f"{program.name}: {count(program.replica_count, 'replica')}")
     emit(f"  stablehlo  {record.stablehlo.digest if record.stablehlo else '-'}")
     emit(f"  executable {record.executable.digest if record.executable else '-'}\n")
     table("Compile key", ("entry", "value"), [(k, str(v)) for k, v in record.compile_key.items()])

@@ -4,7 +4,7 @@ from typing import Any
 
 from wanc.cli import options
 from wanc.cli.request import flags_of, plans_of
-from wanc.cli.terminal import emit_json, size, table
+from wanc.cli.terminal import count, emit_json, size, table
 from wanc.plan.plan import Plan
 
 
@@ -30,7 +30,12 @@ def plan_command(
         *(blocks_per_program, attention, vae_tiles),
     )
     _, plans = plans_of(set_file, flags, max_ranks)
-    if json:
+    print_plans(plans, json)
+
+
+def print_plans(plans: list[Plan], as_json: bool) -> None:
+    """Plans for people or for programs."""
+    if as_json:
         emit_json({"variants": [plan_json(plan) for plan in plans]})
         return
     for plan in plans:
@@ -38,7 +43,7 @@ def plan_command(
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """A plan for programs: everything but the schedule's text."""
+    """A plan for programs."""
     import msgspec
 
     value: dict[str, Any] = msgspec.to_builtins(plan)
@@ -55,15 +60,16 @@ def print_plan(plan: Plan) -> None:
     topology = plan.variant.topology
     tail = split.padded_chunk_tokens - split.chunk_tokens
     pads = topology.cp * split.chunk_tokens - split.tokens
-    shapes = ", ".join(f"{8 * c}x{8 * r} px" for r, c in tiles.shapes)
+    stride = plan.model.vae.spatial_stride
+    shapes = ", ".join(f"{stride * c}x{stride * r} px" for r, c in tiles.shapes)
     rows = [
         ("model", plan.model.name),
         ("latent", f"{grid.latent_frames} frames of {grid.latent_columns}x{grid.latent_rows}"),
         ("tokens", f"{split.tokens}, {split.shard_tokens} a rank"),
-        ("padding", f"{tail} rows at each chunk's tail, sliced off before attention"),
+        ("padding", f"{count(tail, 'row')} at each chunk's tail, sliced off before attention"),
         ("masked keys", f"{pads} pads in the last chunks" if split.masked else "none"),
         ("ranks", str(topology.ranks)),
-        ("VAE tiles", f"{len(tiles.tiles)} of {shapes} on {len(set(tiles.ranks))} ranks"),
+        ("VAE tiles", f"{len(tiles.tiles)} of {shapes} on {count(len(set(tiles.ranks)), 'rank')}"),
     ]
     table(f"{plan.variant}", ("", ""), rows)
     table(

@@ -25,7 +25,9 @@ def run_command(
     topology: Annotated[
         str | None, typer.Option("--topology", help="Which variant, where there are several.")
     ] = None,
-    precision: options.PrecisionName = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="Which variant, where there are several.")
+    ] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Denoising steps. [default: the model's]")
     ] = None,
@@ -43,6 +45,9 @@ def run_command(
     ] = None,
     save_latents: Annotated[
         Path | None, typer.Option("--save-latents", help="Write final latents as safetensors.")
+    ] = None,
+    vae_ranks: Annotated[
+        int | None, typer.Option("--vae-ranks", min=1, help="Ranks that decode. [default: all]")
     ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Generate twice; times are of the warm one.")
@@ -70,6 +75,7 @@ def run_command(
         flow_shift=flow_shift,
         seed=seed,
         save_latents=save_latents,
+        vae_ranks=vae_ranks,
         profile=profile,
     )
     record = generate(request, Terminal())

@@ -40,6 +40,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     console.print()
 
 
+def count(number: int, what: str) -> str:
+    """A number of things, in the singular or the plural."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def size(count: int) -> str:
     """Bytes for people."""
     value = float(count)
@@ -58,7 +63,7 @@ class Terminal:
         """One bar, or one line at the end."""
         if not sys.stderr.isatty():
             yield _Quiet()
-            note(f"{name}: done, {total} steps")
+            note(f"{name}: done, {count(total, 'step')}")
             return
         from rich.progress import (
             BarColumn,

@@ -61,7 +61,7 @@ def lower(traced: Traced) -> Lowered:
 
     module = canonical_module(
         jax.jit(interpret, keep_unused=True).lower(*arguments),
-        name=program.name,
+        name=program.kind,
         inputs=[tensor.name for tensor in program.arguments],
         outputs=[tensor.name for tensor in program.outputs],
         donated=program.donated,

@@ -4,6 +4,7 @@ Knows arrays only: no program, no rank. Integers are 32 bits wide whatever torch
 is 64 bits wide or complex, for Trainium's compiler takes neither.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -30,14 +31,25 @@ DTYPES: dict[torch.dtype, Any] = {
 }
 
 
+def _strong(combine: Rule) -> Rule:
+    """Some results that scalars decide are weakly typed in jax and give way to bf16; not torch's."""
+
+    @functools.wraps(combine)
+    def rule(*args: Any, **kwargs: Any) -> Array:
+        y = combine(*args, **kwargs)
+        return lax.convert_element_type(y, y.dtype)
+
+    return rule
+
+
 def _scaled(combine: Callable[[Any, Any], Any]) -> Rule:
     """add and sub take alpha, a factor of the second operand."""
-    return lambda a, b, alpha=1: combine(a, b if alpha == 1 else b * alpha)
+    return _strong(lambda a, b, alpha=1: combine(a, b if alpha == 1 else b * alpha))
 
 
 def _slice(x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
-    span = slice(start, end, step).indices(x.shape[dim])
-    return lax.slice_in_dim(x, *span[:2], stride=span[2], axis=dim)
+    first, last, step = slice(start, end, step).indices(x.shape[dim])
+    return lax.slice_in_dim(x, first, max(first, last), stride=step, axis=dim)
 
 
 def _expand(x: Array, shape: Sequence[int], implicit: bool = False) -> Array:
@@ -70,15 +82,20 @@ def _to_copy(x: Array, dtype: torch.dtype | None = None, **_: Any) -> Array:
     return x if dtype is None else x.astype(DTYPES[dtype])
 
 
+@_strong
 def _full(shape: Sequence[int], value: Any, dtype: torch.dtype | None = None, **_: Any) -> Array:
     return jnp.full(shape, value, DTYPES[dtype] if dtype else None)
 
 
+def _full_like(x: Array, value: Any, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    return jnp.full_like(x, value, DTYPES[dtype] if dtype else None)
+
+
+@_strong
 def _arange(
-    start: int, end: int, step: int = 1, dtype: torch.dtype | None = None, **_: Any
+    start: float, end: float, step: float = 1, dtype: torch.dtype | None = None, **_: Any
 ) -> Array:
-    kind = DTYPES[dtype] if dtype else (jnp.float32 if isinstance(start, float) else jnp.int32)
-    return jnp.arange(start, end, step, dtype=kind)
+    return jnp.arange(start, end, step, dtype=DTYPES[dtype] if dtype else None)
 
 
 def _layer_norm(
@@ -156,15 +173,25 @@ def _nearest_exact(x: Array, size: Any, factors: Sequence[float] | None = None) 
     return x
 
 
-def _vector_norm(
-    x: Array, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: Any
-) -> Array:
+def _reduction(reduce: Callable[..., Array]) -> Rule:
+    """torch reduces all dimensions where none is named, and converts before it reduces."""
+
+    def rule(
+        x: Array, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    ) -> Array:
+        return reduce(_to_copy(x, dtype), tuple(dim) if dim else None, keepdims=keepdim)
+
+    return rule
+
+
+def _vector_norm(x: Array, ord: float = 2, *how: Any, **kwargs: Any) -> Array:
     assert ord == 2, "only the Euclidean norm"
-    return jnp.sqrt((x * x).sum(None if dim is None else tuple(dim), keepdims=keepdim))
+    return _reduction(lambda y, *at, **keep: jnp.sqrt((y * y).sum(*at, **keep)))(x, *how, **kwargs)
 
 
 def _power(x: Array, exponent: float) -> Array:
-    return x * x if exponent == 2 else x**exponent
+    y = x * x if exponent == 2 else x**exponent
+    return y.astype(jnp.result_type(x, exponent))
 
 
 def _gelu(x: Array, approximate: str = "none") -> Array:
@@ -197,13 +224,13 @@ TABLE: dict[Any, Rule] = {
     aten._to_copy.default: _to_copy,
     # constants
     aten.full.default: _full,
-    aten.full_like.default: lambda x, value, **_: jnp.full_like(x, value),
+    aten.full_like.default: _full_like,
     aten.arange.start_step: _arange,
     # element by element
     aten.add.Tensor: _scaled(operator.add),
     aten.sub.Tensor: _scaled(operator.sub),
-    aten.mul.Tensor: operator.mul,
-    aten.div.Tensor: operator.truediv,
+    aten.mul.Tensor: _strong(operator.mul),
+    aten.div.Tensor: _strong(operator.truediv),
     aten.pow.Tensor_Scalar: _power,
     aten.rsqrt.default: lax.rsqrt,
     aten.exp.default: jnp.exp,
@@ -215,9 +242,9 @@ TABLE: dict[Any, Rule] = {
     aten.eq.Tensor: operator.eq,
     aten.gt.Scalar: operator.gt,
     # reductions and products
-    aten.sum.dim_IntList: lambda x, dims, keep=False, **_: x.sum(tuple(dims), keepdims=keep),
-    aten.mean.dim: lambda x, dims, keep=False, **_: x.mean(tuple(dims), keepdims=keep),
-    aten.amax.default: lambda x, dims=(), keep=False: x.max(tuple(dims), keepdims=keep),
+    aten.sum.dim_IntList: _reduction(jnp.sum),
+    aten.mean.dim: _reduction(jnp.mean),
+    aten.amax.default: _reduction(jnp.max),
     aten.linalg_vector_norm.default: _vector_norm,
     aten.native_layer_norm.default: _layer_norm,
     aten.mm.default: jnp.matmul,

@@ -56,6 +56,7 @@ class Program:
     """One compiled graph. Equal programs have equal text, whichever variant they serve."""
 
     name: str
+    """How a variant's schedule calls it; no part of its text."""
     ranks: Ranks
     """``all``: one replica per rank, joined by collectives. ``one``: a single replica."""
     replica_count: int

@@ -66,7 +66,7 @@ def make_plan(
         layers=_layers_per_program(model, options, facts.blocks_per_program),
         score_budget_bytes=facts.score_budget_bytes,
     )
-    tiles = _tiles(grid, options, topology.ranks)
+    tiles = plan_tiles(grid, options.vae_tiles, topology.ranks)
     programs = (
         text_encoder_program(model.text_encoder, mesh, cut.dtype),
         context_program(cut),
@@ -106,13 +106,6 @@ def _layers_per_program(model: Model, options: Options, most: int) -> int:
             f"try {', '.join(map(str, divisors))}"
         )
     return wanted
-
-
-def _tiles(grid: Geometry, options: Options, ranks: int) -> TilePlan:
-    used = ranks if options.vae_ranks is None else options.vae_ranks
-    if not 1 <= used <= ranks:
-        raise RefusedError(f"VAE ranks {used}: there are {ranks} ranks; try 1 to {ranks}")
-    return plan_tiles(grid, options.vae_tiles, used)
 
 
 def _warnings(model: Model, variant: Variant) -> tuple[str, ...]:

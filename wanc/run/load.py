@@ -3,7 +3,6 @@
 Refuses, before anything is loaded, what does not fit: version, digest, machine, weights.
 """
 
-from importlib.metadata import version
 from pathlib import Path
 
 from wanc.bundle.config import ProgramRecord, VariantConfig
@@ -11,7 +10,9 @@ from wanc.bundle.store import Bundle
 from wanc.errors import BundleError, RequestError
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.run.session import Session
-from wanc.runtime.engine import Engine
+from wanc.runtime.runtime import Runtime, runtime_of
+from wanc.spec.checkpoint import read_checkpoint
+from wanc.spec.shape import Shape
 from wanc.spec.topology import Topology
 from wanc.weights.checkpoint import Component, open_components
 from wanc.weights.needs import Need, calls, check_weights, schedule_needs
@@ -24,64 +25,73 @@ UNUSED = {
 
 
 def select_variant(
-    bundle: Bundle, shape: str | None, topology: str | None, precision: str | None
+    bundle: Bundle,
+    checkpoint: Path,
+    *,
+    shape: str | None,
+    topology: str | None,
+    precision: str | None,
 ) -> VariantConfig:
-    """The one variant that the given values leave; raises RequestError listing those there are."""
-    configs = [variant.config for variant in bundle.variants]
+    """The one variant that the given values leave; raises RequestError listing those there are.
+
+    Where variants of several models are left, the checkpoint's numbers decide.
+    """
     wanted = {
-        "shape": shape,
+        "shape": shape and str(Shape.parse(shape)),
         "topology": topology and str(Topology.parse(topology)),
         "precision": precision,
     }
-    found = [
-        config
-        for config in configs
-        if all(
-            value is None or str(getattr(config.variant, key)) == value
-            for key, value in wanted.items()
-        )
-    ]
+    configs = [variant.config for variant in bundle.variants]
+    found = [config for config in configs if _fits(config, wanted)]
+    if len({config.model.name for config in found}) > 1:
+        model = read_checkpoint(checkpoint).name
+        found = [config for config in found if config.model.name == model]
     if len(found) == 1:
         return found[0]
-    have = "\n  ".join(str(config.variant) for config in configs)
+    have = "\n  ".join(f"{config.variant}, model {config.model.name}" for config in configs)
+    asked = " ".join(f"{key} {value}" for key, value in wanted.items() if value)
     if found:
         raise RequestError(
             f"the bundle has {len(found)} variants that fit; choose with --shape, --topology or "
             f"--precision:\n  {have}"
         )
-    asked = " ".join(f"{key} {value}" for key, value in wanted.items() if value)
-    example = configs[0].variant
+    example = configs[0]
     raise RequestError(
-        f"the bundle has no variant of {asked}; it has:\n  {have}\n"
-        f"`wanc compile --model {configs[0].model.name} --shape {shape or example.shape} "
-        f"--topology {topology or example.topology} -o {bundle.path}` would add it"
+        f"the bundle has no variant of {asked or 'this checkpoint'}; it has:\n  {have}\n"
+        f"`wanc compile --model {checkpoint} --shape {shape or example.variant.shape} "
+        f"--topology {topology or example.variant.topology} -o {bundle.path}` would add it"
     )
+
+
+def _fits(config: VariantConfig, wanted: dict[str, str | None]) -> bool:
+    variant = config.variant
+    return all(not value or str(getattr(variant, key)) == value for key, value in wanted.items())
 
 
 def load(bundle: Bundle, config: VariantConfig, checkpoint: Path) -> Session:
     """A session on this machine's engine; raises BundleError and WeightsError."""
-    check_machine(config)
+    runtime = runtime_of(config.variant.target)
+    runtime.check_machine(config.requires)
     components = open_checkpoint(config, checkpoint)
-    executables = {r.program.name: _executable(bundle, r) for r in config.programs}
+    executables = {r.program.name: read_executable(bundle, r, runtime) for r in config.programs}
     return Session(
         config=config,
-        engine=make_engine(config),
+        engine=runtime.engine(config.variant.topology.ranks),
         components=components,
         read_executable=executables.__getitem__,
     )
 
 
-def check_machine(config: VariantConfig) -> None:
-    """Raise BundleError where another version or target is needed than this machine has."""
-    needs = config.requires.get("jaxlib")
-    have = version("jaxlib")
-    if config.variant.target != "cpu":
-        raise BundleError(f"variant {config.variant}: this wanc runs target cpu only")
-    if needs != have:
+def read_executable(bundle: Bundle, record: ProgramRecord, runtime: Runtime) -> bytes:
+    """A program's verified executable, which this machine can run."""
+    if record.executable is None:
         raise BundleError(
-            f"the executables need jaxlib {needs}; this machine has {have}: "
-            f"install jaxlib=={needs}, or compile again with {have}"
+            f"program {record.program.name} has no executable: compiling stopped before it; "
+            f"compile again into {bundle.path} without --stop-after"
         )
+    data = bundle.read(record.executable)
+    runtime.check_executable(data, record.program.name)
+    return data
 
 
 def open_checkpoint(config: VariantConfig, checkpoint: Path) -> dict[str, Component]:
@@ -96,24 +106,3 @@ def open_checkpoint(config: VariantConfig, checkpoint: Path) -> dict[str, Compon
     needs = [*schedule_needs(config.schedule, programs), table]
     check_weights(components, needs, unused=UNUSED)
     return components
-
-
-def make_engine(config: VariantConfig) -> Engine:
-    """The engine of the variant's target."""
-    from wanc.runtime.cpu import CpuEngine
-
-    return CpuEngine(rank_count=config.variant.topology.ranks)
-
-
-def _executable(bundle: Bundle, record: ProgramRecord) -> bytes:
-    """A program's verified executable, whose features this machine has."""
-    from wanc.bundle.xla_cpu import check_features
-
-    if record.executable is None:
-        raise BundleError(
-            f"program {record.program.name} has no executable: compiling stopped before it; "
-            f"compile again into {bundle.path} without --stop-after"
-        )
-    data = bundle.read(record.executable)
-    check_features(data, record.program.name)
-    return data

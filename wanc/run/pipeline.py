@@ -47,12 +47,18 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
     with Outputs(request.output, request.save_latents) as outputs:
         with clock.stage("load"):
             bundle = open_bundle(request.bundle)
-            config = select_variant(bundle, request.shape, request.topology, request.precision)
+            config = select_variant(
+                bundle,
+                request.weights,
+                shape=request.shape,
+                topology=request.topology,
+                precision=request.precision,
+            )
             values = sampling_values(request, config)
             progress.note(f"variant {config.variant}; seed {values.seed}")
             session = load(bundle, config, request.weights)
             tokenizer = Tokenizer(request.weights)
-            prepare(session, progress)
+            prepare(session, progress, request.vae_ranks)
         made = sample(session, tokenizer, request, values, clock, progress)
         if request.profile:
             clock.restart()
@@ -66,10 +72,10 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
     return record
 
 
-def prepare(session: Session, progress: Progress) -> None:
+def prepare(session: Session, progress: Progress, vae_ranks: int | None = None) -> None:
     """Load every executable and every weight onto its ranks."""
     stages = session.config.schedule.stages
-    tile_ranks = sorted(set(session.config.tiles.ranks))
+    tile_ranks = sorted(set(decoding_ranks(session, vae_ranks)))
     with progress.task("load", len(stages)) as task:
         for stage in stages:
             for rank in tile_ranks if session.is_single(stage) else [None]:
@@ -93,7 +99,7 @@ def sample(
     with clock.stage("denoise"), torch.no_grad():
         latents = denoise(session, values, state, clock, progress)
     with clock.stage("decode"), torch.no_grad():
-        pixels = decode(session, latents, progress)
+        pixels = decode(session, latents, progress, request.vae_ranks)
     return Generation(prompt_embeddings=embeddings, latents=latents, pixels=pixels)
 
 
@@ -173,15 +179,23 @@ def predict_noise(
     return feeds.latent_of(real, model, config.geometry)
 
 
-def decode(session: Session, latents: Tensor, progress: Progress) -> Array:
+def decoding_ranks(session: Session, most: int | None) -> list[int]:
+    """The rank of each tile, on no more than so many ranks."""
+    return [rank % most if most else rank for rank in session.config.tiles.ranks]
+
+
+def decode(
+    session: Session, latents: Tensor, progress: Progress, vae_ranks: int | None = None
+) -> Array:
     """Every tile on its rank, one latent frame at a time, stitched to whole frames."""
     config = session.config
     plan, shape = config.tiles, config.variant.shape
     z = feeds.vae_latents(latents, config.model.vae).numpy()
     frames = z.shape[2]
+    ranks = decoding_ranks(session, vae_ranks)
     parts = []
     with progress.task("decode", len(plan.tiles) * frames) as task:
-        for k, (tile, rank) in enumerate(zip(plan.tiles, plan.ranks, strict=True), start=1):
+        for k, (tile, rank) in enumerate(zip(plan.tiles, ranks, strict=True), start=1):
             suffix = plan.suffix(tile.rows, tile.columns)
             at = (..., slice(tile.row, tile.row + tile.rows))
             cut = z[(*at, slice(tile.column, tile.column + tile.columns))]

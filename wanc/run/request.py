@@ -60,6 +60,8 @@ class RunRequest:
     flow_shift: float | None = None
     seed: int | None = None
     save_latents: Path | None = None
+    vae_ranks: int | None = None
+    """Ranks that decode tiles; None is as many as the plan deals tiles to."""
     profile: bool = False
 
     def negative_prompt(self, config: VariantConfig) -> str:

@@ -22,8 +22,9 @@ from wanc.runtime.engine import Buffer, Engine, Loaded, TensorType, misfits
 _xla: Any = xla_client
 _native: Any = _jax
 
-_MIN_DEVICES = 2
-"""XLA's thread pool has a thread per device at least, and a pool of one gives other bits."""
+_THREADS = 8
+"""XLA's thread pool: as many as programs are split for when they are compiled, on any machine. A
+pool of one or two threads gives other bits; it has a thread per device at least."""
 _ALIGN_BYTES = 64
 """XLA shares host memory of this alignment with all its devices and copies any other to each."""
 _PATIENCE_FLAGS = (
@@ -107,8 +108,8 @@ class CpuEngine(Engine):
         _watch_compiles()
         self._rank_count = rank_count
         self._compiles_before = len(_compile_calls)
-        with _patience():
-            self._client = _xla.make_cpu_client(num_devices=max(rank_count, _MIN_DEVICES))
+        with _client_environment():
+            self._client = _xla.make_cpu_client(num_devices=rank_count)
         self._places: dict[tuple[int, ...], _Place] = {}
         self._in_flight: Any = None
 
@@ -252,20 +253,23 @@ class CpuEngine(Engine):
 
 
 @contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """Set the patience flags, before the user's own, for XLA to read as it makes its client.
+def _client_environment() -> Iterator[None]:
+    """What XLA reads as it makes its client: the patience flags, before the user's own, and the
+    size of its thread pool.
 
-    It reads them once a process, and no option of a load can set them.
+    It reads the flags once a process, and no option of a load can set either.
     """
-    given = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = " ".join([*_PATIENCE_FLAGS, given or ""])
+    given = {name: os.environ.get(name) for name in ("XLA_FLAGS", "NPROC")}
+    os.environ["XLA_FLAGS"] = " ".join([*_PATIENCE_FLAGS, given["XLA_FLAGS"] or ""])
+    os.environ.setdefault("NPROC", str(_THREADS))
     try:
         yield
     finally:
-        if given is None:
-            del os.environ["XLA_FLAGS"]
-        else:
-            os.environ["XLA_FLAGS"] = given
+        for name, value in given.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _label(tensor: TensorType, devices: tuple[Any, ...]) -> tuple[_Aval, Any]:

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
+from wanc.digest import of_json
 from wanc.errors import RefusedError
 from wanc.spec.model import EXPERT_COMPONENTS, Expert, Model, TextEncoder, Transformer, Vae
 from wanc.spec.presets import A14B_T2V_SAMPLING, PRESETS
@@ -81,9 +84,15 @@ def read_checkpoint(directory: Path) -> Model:
 
 
 def _named(model: Model) -> Model:
-    """The preset with the same numbers; a directory's name never reaches a bundle."""
-    named = (replace(model, name=preset.name) for preset in PRESETS.values())
-    return next((match for match in named if match in PRESETS.values()), model)
+    """The preset with the same numbers, or a name made of the numbers.
+
+    A directory's name never reaches a bundle: equal models give equal bundles.
+    """
+    for preset in PRESETS.values():
+        if replace(model, name=preset.name) == preset:
+            return preset
+    digest = of_json(msgspec.to_builtins(model)).removeprefix("sha256:")
+    return replace(model, name=f"custom-{digest[:8]}")
 
 
 def component_directory(directory: Path, expert: Expert) -> Path:

@@ -67,11 +67,11 @@ def read_set(path: Path) -> Request:
     except (yaml.YAMLError, *_CONSTRUCTOR_ERRORS, RecursionError) as error:
         raise RequestError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict) or not isinstance(root, yaml.MappingNode):
-        raise RequestError(f"{path}: needs keys and values, among them shapes and topologies")
+        raise RequestError(f"{path}: needs keys and values, among them shapes")
     problems = [problem for key in value for problem in _problems(key, value[key])]
     count = Counter(key.value for key, _ in root.value)
     problems += [f"{key}: stands {count[key]} times" for key in _KEYS if count[key] > 1]
-    problems += [f"{key}: missing" for key in _LISTS if key not in value]
+    problems += ["shapes: missing"] if "shapes" not in value else []
     if problems:
         lines = "\n  ".join(f"{path}: {problem}" for problem in problems)
         raise RequestError(f"{len(problems)} problems in the shape set:\n  {lines}")

@@ -40,8 +40,6 @@ class Options:
     """Transformer blocks in one program; None leaves the choice to the target."""
     attention: Attention = "ring"
     vae_tiles: TileGrid = "even"
-    vae_ranks: int | None = None
-    """Ranks that decode tiles; None is as many as there are tiles and ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

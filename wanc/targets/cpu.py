@@ -34,7 +34,9 @@ _MAX_ISA_FLAGS = {"x86-64-v3": "AVX2", "x86-64-v4": "AVX512"}
 needs AVX."""
 _ROOT = Path(__file__).parents[1]
 _SOURCES = (
+    "bundle/x86.py",
     "bundle/xla_cpu.py",
+    "targets/cpu.py",
     "targets/cpu_convolutions.py",
     "targets/cpu_layout.py",
     "targets/cpu_rewrites.py",
@@ -193,7 +195,8 @@ def _environment(flags: tuple[str, ...]) -> dict[str, str]:
 def _fate(status: int) -> str:
     if status > 0:
         return f"failed with status {status}"
-    return f"was killed by {signal.Signals(-status).name}"
+    hint = " (out of memory?)" if -status == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-status).name}{hint}"
 
 
 def _tail(log: BinaryIO) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="repetitions at full count")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the expected files")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,10 +4,12 @@ Reads from top to bottom. Has no branch on target, model or rank.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from wanc.bundle.config import FORMAT_VERSION, Blob, ProgramRecord, VariantConfig
@@ -93,16 +95,13 @@ def compile_bundle(
     started = time.monotonic()
     check_destination(output)
     programs = {} if until == "plan" else distinct_programs(plans)
+    step = compile_cached if until == "compile" else leave_uncompiled
     compiled: dict[str, Future[CompiledProgram]] = {}
-    with (
-        progress.task("compile", 2 * len(programs)) as task,
-        ThreadPoolExecutor(max_workers=jobs) as workers,
-    ):
+    with progress.task("compile", 2 * len(programs)) as task, compilers(jobs) as (threads, stop):
         for key, program in programs.items():
             lowered = lower_cached(program, key, cache)
             task.advance(f"{program.name} lowered")
-            step = compile_cached if until == "compile" else leave_uncompiled
-            compiled[key] = workers.submit(step, lowered, target, cache, task.advance)
+            compiled[key] = threads.submit(step, lowered, target, cache, stop, task.advance)
         done = {key: future.result() for key, future in compiled.items()}
     variants = [variant_of(plan, options, target, done) for plan in plans]
     written = write_bundle(output, variants, blobs_of(done.values(), cache))
@@ -113,6 +112,19 @@ def compile_bundle(
         programs=tuple(done.values()),
         seconds=time.monotonic() - started,
     )
+
+
+@contextmanager
+def compilers(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
+    """Threads for so many compilers at once, and what stops them: an error or Ctrl-C does."""
+    stop = Event()
+    with ThreadPoolExecutor(max_workers=jobs) as threads:
+        try:
+            yield threads, stop
+        except BaseException:
+            stop.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def distinct_programs(plans: Sequence[Plan]) -> dict[str, Program]:
@@ -146,7 +158,11 @@ def lower_cached(program: Program, key: str, cache: Cache) -> LoweredProgram:
 
 
 def compile_cached(
-    lowered: LoweredProgram, target: Target, cache: Cache, report: Callable[[str], None]
+    lowered: LoweredProgram,
+    target: Target,
+    cache: Cache,
+    stop: Event,
+    report: Callable[[str], None],
 ) -> CompiledProgram:
     """The program's executable, from the cache where its compile key is known."""
     started = time.monotonic()
@@ -160,7 +176,7 @@ def compile_cached(
     if data is None:
         stablehlo = cache.get_blob(lowered.stablehlo.digest)
         assert stablehlo is not None, "lower_cached has just put or read it"
-        data = target.compile(stablehlo, replica_count=program.replica_count)
+        data = target.compile(stablehlo, replica_count=program.replica_count, stop=stop)
         cache.put_record("executables", of_json(key), {"digest": cache.put_blob(data)})
     report(f"{program.name} compiled")
     return CompiledProgram(
@@ -173,7 +189,11 @@ def compile_cached(
 
 
 def leave_uncompiled(
-    lowered: LoweredProgram, target: Target, cache: Cache, report: Callable[[str], None]
+    lowered: LoweredProgram,
+    target: Target,
+    cache: Cache,
+    stop: Event,
+    report: Callable[[str], None],
 ) -> CompiledProgram:
     """Stop after lowering: the program has an identity and no executable."""
     report(f"{lowered.program.name} left as StableHLO")

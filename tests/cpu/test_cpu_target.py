@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import ml_dtypes
@@ -212,20 +213,20 @@ def test_killed_worker_is_a_toolchain_error(tmp_path: Path, monkeypatch: pytest.
         CpuTarget().compile(b"", replica_count=1)
 
 
-def test_interrupt_kills_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_stop_kills_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake_worker(tmp_path, monkeypatch, "exec sleep 60")
     started: list[subprocess.Popen[bytes]] = []
-    wait = subprocess.Popen.wait
+    popen = subprocess.Popen
 
-    def interrupted(worker: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        if worker not in started:
-            started.append(worker)
-            raise KeyboardInterrupt
-        return wait(worker, timeout)
+    def spy(*line: Any, **how: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*line, **how))
+        return started[-1]
 
-    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        CpuTarget().compile(b"", replica_count=1)
+    monkeypatch.setattr(subprocess, "Popen", spy)
+    stop = Event()
+    stop.set()
+    with pytest.raises(ToolchainError, match="stopped"):
+        CpuTarget().compile(b"", replica_count=1, stop=stop)
     assert [worker.returncode for worker in started] == [-9]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import wanc.compile as story
 from tests.cpu.conftest import PROMPT
 from tests.cpu.test_parity import WHOLE
 from tests.cpu.test_run import line
@@ -215,6 +216,36 @@ def test_a_killed_compile_leaves_no_half_bundle(
         process.wait()
         digest = open_bundle(bundle).digest
         assert digest == before or len(open_bundle(bundle).variants) == 2
+
+
+def test_ctrl_c_while_compiling_stops_the_compilers(
+    wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes while one program is in its compiler and another is being lowered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lower_cached = story.lower_cached
+
+    def interrupted(program: Any, key: str, cache: Any) -> Any:
+        if program.name == "dit_embed":
+            raise KeyboardInterrupt
+        return lower_cached(program, key, cache)
+
+    monkeypatch.setattr(story, "lower_cached", interrupted)
+    model = ["--model", str(wanc.checkpoint), "--shape", WHOLE]
+    with pytest.raises(SystemExit) as ended:
+        main(["compile", *model, "-o", str(tmp_path / "b"), "--jobs", "1"])
+    assert ended.value.code == 130
+    assert not (tmp_path / "b").exists()
+    assert not compilers_that_run()
+
+
+def compilers_that_run() -> list[str]:
+    """Command lines of this process' children that are compilers."""
+    children = Path("/proc/self/task").glob("*/children")
+    ids = [number for file in children for number in file.read_text().split()]
+    lines = [Path(f"/proc/{number}/cmdline") for number in ids]
+    texts = [line.read_text() for line in lines if line.exists()]
+    return [text for text in texts if "cpu_worker" in text]
 
 
 def test_every_error_is_json_with_json(tmp_path: Path, capsys: Any) -> None:

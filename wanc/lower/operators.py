@@ -32,7 +32,7 @@ DTYPES: dict[torch.dtype, Any] = {
 
 
 def _strong(combine: Rule) -> Rule:
-    """Some results that scalars decide are weakly typed in jax and give way to bf16; not torch's."""
+    """jax types weakly what a scalar decides: that would give way to bf16, as torch's does not."""
 
     @functools.wraps(combine)
     def rule(*args: Any, **kwargs: Any) -> Array:
@@ -184,9 +184,13 @@ def _reduction(reduce: Callable[..., Array]) -> Rule:
     return rule
 
 
-def _vector_norm(x: Array, ord: float = 2, *how: Any, **kwargs: Any) -> Array:
+def _vector_norm(x: Array, ord: float = 2, *args: Any, **kwargs: Any) -> Array:
     assert ord == 2, "only the Euclidean norm"
-    return _reduction(lambda y, *at, **keep: jnp.sqrt((y * y).sum(*at, **keep)))(x, *how, **kwargs)
+    return _reduction(_root_of_squares)(x, *args, **kwargs)
+
+
+def _root_of_squares(x: Array, dims: Any, *, keepdims: bool) -> Array:
+    return jnp.sqrt((x * x).sum(dims, keepdims=keepdims))
 
 
 def _power(x: Array, exponent: float) -> Array:

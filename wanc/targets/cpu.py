@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from typing import Any, BinaryIO
 
 from wanc.bundle.x86 import ISAS, machine_flags, missing_features
@@ -44,6 +45,7 @@ _SOURCES = (
 )
 """Files below wanc/ that determine an executable."""
 _QUOTED_CHARACTERS = 2000
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +99,16 @@ class CpuTarget:
             "features": sorted(ISAS[self.isa]),
         }
 
-    def compile(self, stablehlo: bytes, *, replica_count: int) -> bytes:
+    def compile(self, stablehlo: bytes, *, replica_count: int, stop: Event | None = None) -> bytes:
         """Compile a portable artifact; the same call gives the same bytes. Any thread may call.
+
+        Once stop is set, the worker is killed.
 
         Raises ToolchainError where XLA:CPU fails, is killed, or uses what the ISA does not have.
         """
         name = of_bytes(stablehlo)[:19]
         self._check_machine()
-        raw = _compile_apart(stablehlo, replica_count, self.flags, name)
+        raw = _compile_apart(stablehlo, replica_count, self.flags, name, stop or Event())
         try:
             target = target_of(raw)
             suspects = target.features - ISAS[self.isa]
@@ -143,7 +147,7 @@ def _source_digests() -> dict[str, str]:
 
 
 def _compile_apart(
-    stablehlo: bytes, replica_count: int, flags: tuple[str, ...], name: str
+    stablehlo: bytes, replica_count: int, flags: tuple[str, ...], name: str, stop: Event
 ) -> bytes:
     """The executable as XLA serialises it, from a worker that ends however this call ends.
 
@@ -165,7 +169,11 @@ def _compile_apart(
             stderr=log,
         )
         try:
-            status = worker.wait()
+            while worker.poll() is None and not stop.wait(_POLL_SECONDS):
+                pass
+            if stop.is_set():
+                raise ToolchainError(f"program {name}: compiling was stopped")
+            status = worker.returncode
         finally:
             worker.kill()
             worker.communicate()

@@ -7,6 +7,7 @@ the versions pinned in constraints.txt: other ones of jax, torch or diffusers ma
 
 import functools
 import json
+import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -94,6 +95,12 @@ def declared() -> dict[str, str]:
 @pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     return request.config.getoption("--update-golden")
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Without torch's thousands of lines below a failure's message."""
+    caplog.set_level(logging.WARNING, logger="torch.__trace")
 
 
 def compare_or_rewrite(seen: dict[str, str], *, update: bool) -> None:

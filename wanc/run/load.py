@@ -15,7 +15,7 @@ from wanc.spec.checkpoint import read_checkpoint
 from wanc.spec.shape import Shape
 from wanc.spec.topology import Topology
 from wanc.weights.checkpoint import Component, open_components
-from wanc.weights.needs import Need, calls, check_weights, schedule_needs
+from wanc.weights.needs import Need, calls, check_weights, count_casts, schedule_needs
 
 UNUSED = {
     "vae": ("encoder.", "quant_conv."),
@@ -73,12 +73,14 @@ def load(bundle: Bundle, config: VariantConfig, checkpoint: Path) -> Session:
     runtime = runtime_of(config.variant.target)
     runtime.check_machine(config.requires)
     components = open_checkpoint(config, checkpoint)
+    programs = {record.program.name: record.program for record in config.programs}
     executables = {r.program.name: read_executable(bundle, r, runtime) for r in config.programs}
     return Session(
         config=config,
         engine=runtime.engine(config.variant.topology.ranks),
         components=components,
         read_executable=executables.__getitem__,
+        casts=count_casts(components, config.schedule, programs),
     )
 
 

@@ -57,6 +57,9 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
             values = sampling_values(request, config)
             progress.note(f"variant {config.variant}; seed {values.seed}")
             session = load(bundle, config, request.weights)
+            if session.casts:
+                casts = [f"{n} tensors cast from {what}" for what, n in session.casts.items()]
+                progress.note(f"weights: {'; '.join(casts)}")
             tokenizer = Tokenizer(request.weights)
             prepare(session, progress, request.vae_ranks)
         made = sample(session, tokenizer, request, values, clock, progress)
@@ -66,7 +69,7 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
         with clock.stage("write"):
             outputs.commit_latents(made.latents.numpy())
             outputs.commit_video(made.pixels, values.fps)
-        record = RunRecord.of(bundle, config, request, values, tokenizer, session.engine, clock)
+        record = RunRecord.of(bundle, request, values, tokenizer, session, clock)
         outputs.commit_record(record.to_json())
     session.engine.close()
     return record

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from wanc import __version__
-from wanc.bundle.config import VariantConfig
 from wanc.bundle.store import Bundle
 from wanc.run.prompt import Tokenizer
 from wanc.run.request import RunRequest
 from wanc.run.sampler import SamplingValues
-from wanc.runtime.engine import Engine
+from wanc.run.session import Session
 
 
 class Stopwatch:
@@ -60,6 +59,8 @@ class RunRecord:
     noise: str
     """Digest of the initial noise: the same on every topology."""
     tokenizer: dict[str, str]
+    casts: dict[str, int]
+    """How many weights the checkpoint has in another dtype, by ``float32 to bfloat16``."""
     seconds: dict[str, float]
     steps: tuple[dict[str, Any], ...]
     compile_count: int
@@ -71,11 +72,10 @@ class RunRecord:
     def of(
         cls,
         bundle: Bundle,
-        config: VariantConfig,
         request: RunRequest,
         values: SamplingValues,
         tokenizer: Tokenizer,
-        engine: Engine,
+        session: Session,
         clock: Stopwatch,
     ) -> "RunRecord":
         """The record of a run that has just ended."""
@@ -83,15 +83,16 @@ class RunRecord:
         return cls(
             wanc=__version__,
             bundle=bundle.digest,
-            variant={k: str(v) for k, v in _fields(config.variant)},
+            variant={k: str(v) for k, v in _fields(session.config.variant)},
             prompt=request.prompt,
-            negative_prompt=request.negative_prompt(config),
+            negative_prompt=request.negative_prompt(session.config),
             sampling=asdict(values),
             noise=clock.noise_digest,
             tokenizer=tokenizer.digests(),
+            casts=session.casts,
             seconds={name: round(value, 4) for name, value in seconds.items()},
             steps=tuple({"expert": e, "seconds": round(s, 4)} for e, s in clock.steps),
-            compile_count=engine.compile_count,
+            compile_count=session.engine.compile_count,
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             output=request.output.name,
         )

@@ -33,6 +33,8 @@ class Session:
     components: dict[str, Component]
     read_executable: Callable[[str], bytes]
     """The verified executable of a program, by the program's name."""
+    casts: dict[str, int] = field(default_factory=dict)
+    """How many weights have another dtype in the checkpoint, by ``float32 to bfloat16``."""
     _loaded: dict[tuple[str, tuple[int, ...]], Loaded] = field(default_factory=dict)
     _weights: dict[tuple[Any, ...], Buffer] = field(default_factory=dict)
     _feeds: dict[str, Array] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 Reads the bundle's config; knows no model. All missing, extra and misshapen tensors make one error.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -48,6 +49,23 @@ def schedule_needs(schedule: Schedule, programs: Mapping[str, Program]) -> list[
                 component=call.component, names=(name,), shape=weight.stored_shape
             )
     return list(found.values())
+
+
+def count_casts(
+    components: Mapping[str, Component], schedule: Schedule, programs: Mapping[str, Program]
+) -> dict[str, int]:
+    """How many tensors are cast when they are read, by ``float32 to bfloat16``."""
+    needed = {
+        (call.component, tensor_name(weight, call.layers)): weight.dtype
+        for call in calls(schedule)
+        for weight in programs[call.program].weights
+    }
+    counts: Counter[str] = Counter()
+    for (component, name), dtype in needed.items():
+        stored = DTYPES[components[component].tensors[name].dtype]
+        if stored != dtype:
+            counts[f"{stored} to {dtype}"] += 1
+    return dict(sorted(counts.items()))
 
 
 def check_weights(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,3 +39,21 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("checkpoint") / "tiny"
     write_tiny_checkpoint(directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def wanc(
+    tiny_checkpoint: Path, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    """wanc on the tiny checkpoint; workers share what is compiled."""
+    from tests.compiled import Cache, Wanc
+
+    return Wanc(tiny_checkpoint, Cache(shared_folder / "cache"), tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(scope="session")
+def diffusers_result(tiny_checkpoint: Path) -> Any:
+    """What diffusers' WanPipeline makes of the same request, by shape and dtype."""
+    from tests.compiled import Diffusers
+
+    return Diffusers(tiny_checkpoint)

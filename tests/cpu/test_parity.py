@@ -1,5 +1,6 @@
 """wanc on every kind of topology against diffusers' WanPipeline, and against each other."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from wanc.run.pipeline import Generation
+from wanc.spec.target import TARGETS
 
 TEXT_TOLERANCE = 1e-4
 LATENT_TOLERANCE = 1e-3
@@ -95,3 +97,20 @@ def test_two_runs_give_the_same_bits(wanc: Any) -> None:
     first, second = (wanc.generation(WHOLE, "tp2-cp2-cfg2") for _ in range(2))
     assert torch.equal(first.latents, second.latents)
     assert np.array_equal(first.pixels, second.pixels)
+
+
+@pytest.mark.parametrize("attention", ["ring", "allgather"])
+def test_query_tiles_change_nothing(
+    wanc: Any, diffusers_result: Any, monkeypatch: pytest.MonkeyPatch, attention: str
+) -> None:
+    """A budget that cuts self- and cross-attention into tiles, the last ones shorter."""
+    small = replace(TARGETS["cpu"], score_budget_bytes=40_000)
+    monkeypatch.setitem(TARGETS, "cpu", small)
+    session = wanc.session(wanc.bundle(TAILS, "tp2-cp2", "fp32", attention=attention))
+    how = session.config.program("dit_blocks").program.definition
+    assert how["query_tile_tokens"] < how["chunk_tokens"]
+    assert how["cross_query_tile_tokens"] < how["chunk_tokens"]
+    assert how["chunk_tokens"] % how["cross_query_tile_tokens"]
+    made = wanc.sample(session)
+    session.engine.close()
+    assert difference(made.latents, diffusers_result(TAILS).latents) < LATENT_TOLERANCE

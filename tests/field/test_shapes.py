@@ -20,26 +20,26 @@ A14B = WAN22_T2V_A14B.name
 
 
 @pytest.fixture
-def wanc(capsys, tmp_path, monkeypatch):
+def command(capsys, tmp_path, monkeypatch):
     """Runs a command in an empty directory; gives its exit code, its product and its log."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def wanc(line: str) -> tuple[int, str, str]:
+    def command(line: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
             main(line.split())
         captured = capsys.readouterr()
         return ended.value.code or 0, captured.out, captured.err
 
-    return wanc
+    return command
 
 
 @pytest.fixture
-def planned(wanc):
+def planned(command):
     """The one plan of a request, as JSON, and what was said beside it."""
 
     def planned(line: str):
-        code, out, err = wanc(f"plan --json {line}")
+        code, out, err = command(f"plan --json {line}")
         assert code == 0, err
         (variant,) = json.loads(out)["variants"]
         return variant, err
@@ -48,13 +48,13 @@ def planned(wanc):
 
 
 @pytest.fixture
-def refused(wanc, tmp_path):
+def refused(command, tmp_path):
     """The message of a refusal, by plan and by compile alike, with nothing written."""
 
     def refused(line: str, code: int) -> str:
         messages = set()
-        for command in ("plan", "compile -o bundle", "compile"):
-            seen, out, err = wanc(f"{command} --target cpu {line}")
+        for verb in ("plan", "compile -o bundle", "compile"):
+            seen, out, err = command(f"{verb} --target cpu {line}")
             assert seen == code
             assert not out
             messages.add(err.splitlines()[-1])
@@ -86,8 +86,8 @@ def test_nearest_of_1080_is_named(refused):
     assert "1072 and 1088" in refused("--model tiny --shape 1920x1080x81", 2)
 
 
-def test_refusal_is_json_where_that_is_asked_for(wanc):
-    code, out, _ = wanc("plan --json --model tiny --shape 208x128x6")
+def test_refusal_is_json_where_that_is_asked_for(command):
+    code, out, _ = command("plan --json --model tiny --shape 208x128x6")
     error = json.loads(out)["error"]
     assert error["exit_code"] == code == 2
     assert "nearest are 5 and 9" in error["message"]
@@ -101,12 +101,12 @@ def test_latent_frames_need_not_divide_by_cp(planned):
     assert not variant["tokens"]["masked"]
 
 
-def test_tokens_that_cp_does_not_divide_are_planned_with_their_padding(planned, wanc):
+def test_tokens_that_cp_does_not_divide_are_planned_with_their_padding(planned, command):
     """vllm-omni-neuron (source) refuses 432x240x33 at cp8: L is 3,645."""
     line = "--model tiny --shape 432x240x33 --topology cp8"
     tokens = planned(line)[0]["tokens"]
     assert (tokens["tokens"], tokens["chunk_tokens"], tokens["masked"]) == (3_645, 456, True)
-    _, out, _ = wanc(f"plan {line}")
+    _, out, _ = command(f"plan {line}")
     assert "3 pads in the last chunks" in out
 
 

@@ -3,6 +3,7 @@
 Reads from top to bottom. Has no branch on target, model or rank.
 """
 
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,8 @@ class Generation:
 def generate(request: RunRequest, progress: Progress) -> RunRecord:
     """Run a request and write its video and its record."""
     clock = Stopwatch()
-    with Outputs(request.output, request.save_latents) as outputs:
+    with ExitStack() as opened:
+        outputs = opened.enter_context(Outputs(request.output, request.save_latents))
         with clock.stage("load"):
             bundle = open_bundle(request.bundle)
             config = select_variant(
@@ -56,7 +58,7 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
             )
             values = sampling_values(request, config)
             progress.note(f"variant {config.variant}; seed {values.seed}")
-            session = load(bundle, config, request.weights)
+            session = opened.enter_context(closing(load(bundle, config, request.weights)))
             if session.casts:
                 casts = [f"{n} tensors cast from {what}" for what, n in session.casts.items()]
                 progress.note(f"weights: {'; '.join(casts)}")
@@ -71,8 +73,7 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
             outputs.commit_video(made.pixels, values.fps)
         record = RunRecord.of(bundle, request, values, tokenizer, session, clock)
         outputs.commit_record(record.to_json())
-    session.engine.close()
-    return record
+        return record
 
 
 def prepare(session: Session, progress: Progress, vae_ranks: int | None = None) -> None:

@@ -40,6 +40,10 @@ class Session:
     _feeds: dict[str, Array] = field(default_factory=dict)
     _fed: dict[tuple[Any, ...], Buffer] = field(default_factory=dict)
 
+    def close(self) -> None:
+        """Let go of the devices and of everything on them."""
+        self.engine.close()
+
     def prepare(self, stage_name: str, ranks: tuple[int, ...] | None = None) -> None:
         """Load a stage's executables and weights."""
         for call in self.stage(stage_name).calls:

@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
-	$(shell command -v $(PYTHON) || command -v python3) -m venv $(VENV)
+	@command -v $(PYTHON) >/dev/null || { echo "wanc needs $(PYTHON); name yours: make PYTHON=…"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 

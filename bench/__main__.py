@@ -69,7 +69,6 @@ def compiled(folder: Path, checkpoint: Path) -> tuple[Path, float]:
     )
     report = compile_bundle(
         [make_plan(MODEL, variant, Options())],
-        Options(),
         CpuTarget(),
         folder / "bundle",
         cache=Cache(folder / "cache"),

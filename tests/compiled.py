@@ -78,7 +78,6 @@ class Wanc:
         """The digest of the bundle that was written."""
         return compile_bundle(
             plans,
-            options or Options(),
             CpuTarget(),
             bundle,
             cache=self.cache,

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 OUT = Path("out")
+FOLDER = OUT / "demo"
 
 
 def wanc(*arguments: str) -> None:
@@ -15,10 +16,10 @@ def wanc(*arguments: str) -> None:
 
 
 def main() -> None:
-    checkpoint, bundle = OUT / "tiny", OUT / "demo.bundle"
+    checkpoint, bundle = FOLDER / "tiny", FOLDER / "bundle"
     for old in (checkpoint, bundle):
         shutil.rmtree(old, ignore_errors=True)
-    OUT.mkdir(exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     wanc("tiny", str(checkpoint))
     wanc(
         *("compile", "--model", str(checkpoint), "--shape", "208x128x5"),

@@ -4,14 +4,18 @@ Keys and digests only; knows no model and no target. Whatever is damaged counts 
 """
 
 import contextlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from wanc.digest import canonical_json, of_bytes
-from wanc.files import write_whole
+from wanc.errors import RunError
+from wanc.files import Reserved, write_whole
+
+Record = TypeVar("Record")
 
 
 def default_cache() -> Path:
@@ -37,17 +41,28 @@ class Cache:
         _write(self._blob(digest), data)
         return digest
 
-    def get_record(self, kind: str, key: str) -> dict[str, Any] | None:
-        """The record under a key, or None."""
+    def check_writable(self) -> None:
+        """Raise RunError, before any work, where the cache takes no file."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with Reserved(self.path / "check"):
+                pass
+        except OSError as error:
+            raise RunError(
+                f"cannot write the cache {self.path}: {error.strerror}; "
+                "set XDG_CACHE_HOME to a folder that takes files"
+            ) from error
+
+    def get_record(self, kind: str, key: str, fields: type[Record]) -> Record | None:
+        """The record under a key, or None where it is absent or lacks a field."""
         data = _read(self._record(kind, key))
-        with contextlib.suppress(ValueError):
-            record = json.loads(data or b"null")
-            return record if isinstance(record, dict) else None
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(data or b"", type=fields)
         return None
 
-    def put_record(self, kind: str, key: str, record: dict[str, Any]) -> None:
+    def put_record(self, kind: str, key: str, record: Any) -> None:
         """Keep a record under a key."""
-        _write(self._record(kind, key), canonical_json(record))
+        _write(self._record(kind, key), canonical_json(msgspec.to_builtins(record)))
 
     def _blob(self, digest: str) -> Path:
         return self.path / "blobs" / digest.removeprefix("sha256:")

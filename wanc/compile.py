@@ -20,7 +20,7 @@ from wanc.identity import spec_key
 from wanc.plan.abi import Program
 from wanc.plan.plan import Plan
 from wanc.progress import Progress
-from wanc.spec.variant import Options, Until
+from wanc.spec.variant import Until
 from wanc.targets.target import Target
 
 
@@ -82,7 +82,6 @@ class CompileReport:
 
 def compile_bundle(
     plans: Sequence[Plan],
-    options: Options,
     target: Target,
     output: Path,
     *,
@@ -94,6 +93,7 @@ def compile_bundle(
     """Compile every program of the plans once, and add their variants to the bundle."""
     started = time.monotonic()
     check_destination(output)
+    cache.check_writable()
     programs = {} if until == "plan" else distinct_programs(plans)
     step = compile_cached if until == "compile" else leave_uncompiled
     compiled: dict[str, Future[CompiledProgram]] = {}
@@ -102,8 +102,9 @@ def compile_bundle(
             lowered = lower_cached(program, key, cache)
             task.advance(f"{program.name} lowered")
             compiled[key] = threads.submit(step, lowered, target, cache, stop, task.advance)
+            raise_failures(compiled.values())
         done = {key: future.result() for key, future in compiled.items()}
-    variants = [variant_of(plan, options, target, done) for plan in plans]
+    variants = [variant_of(plan, target, done) for plan in plans]
     written = write_bundle(output, variants, blobs_of(done.values(), cache))
     return CompileReport(
         bundle=output,
@@ -112,6 +113,13 @@ def compile_bundle(
         programs=tuple(done.values()),
         seconds=time.monotonic() - started,
     )
+
+
+def raise_failures(futures: Iterable[Future[CompiledProgram]]) -> None:
+    """Raise the error of a compile that has failed, while others are still to be lowered."""
+    for future in futures:
+        if future.done():
+            future.result()
 
 
 @contextmanager
@@ -132,26 +140,39 @@ def distinct_programs(plans: Sequence[Plan]) -> dict[str, Program]:
     return {spec_key(program): program for plan in plans for program in plan.programs}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredRecord:
+    """What the cache keeps of a lowering, under its spec key."""
+
+    digest: str
+    collectives: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledRecord:
+    """What the cache keeps of a compile, under its compile key."""
+
+    digest: str
+
+
 def lower_cached(program: Program, key: str, cache: Cache) -> LoweredProgram:
     """The program's StableHLO, from the cache where its spec key is known."""
     started = time.monotonic()
-    known = cache.get_record("stablehlo", key)
-    data = cache.get_blob(known["digest"]) if known else None
+    known = cache.get_record("stablehlo", key, LoweredRecord)
+    data = cache.get_blob(known.digest) if known else None
+    cached = data is not None
     if known is None or data is None:
         from wanc.lower.lower import lower
         from wanc.trace import trace
 
         lowered = lower(trace(program))
         data = lowered.stablehlo
-        known = {"digest": cache.put_blob(data), "collectives": lowered.collectives}
+        known = LoweredRecord(digest=cache.put_blob(data), collectives=lowered.collectives)
         cache.put_record("stablehlo", key, known)
-        cached = False
-    else:
-        cached = True
     return LoweredProgram(
         program=program,
-        stablehlo=Blob(digest=known["digest"], size_bytes=len(data)),
-        collectives=known["collectives"],
+        stablehlo=Blob(digest=known.digest, size_bytes=len(data)),
+        collectives=known.collectives,
         seconds=time.monotonic() - started,
         cached=cached,
     )
@@ -170,14 +191,14 @@ def compile_cached(
     key = target.compile_key(
         stablehlo=lowered.stablehlo.digest, replica_count=program.replica_count
     )
-    known = cache.get_record("executables", of_json(key))
-    data = cache.get_blob(known["digest"]) if known else None
+    known = cache.get_record("executables", of_json(key), CompiledRecord)
+    data = cache.get_blob(known.digest) if known else None
     cached = data is not None
     if data is None:
         stablehlo = cache.get_blob(lowered.stablehlo.digest)
         assert stablehlo is not None, "lower_cached has just put or read it"
         data = target.compile(stablehlo, replica_count=program.replica_count, stop=stop)
-        cache.put_record("executables", of_json(key), {"digest": cache.put_blob(data)})
+        cache.put_record("executables", of_json(key), CompiledRecord(digest=cache.put_blob(data)))
     report(f"{program.name} compiled")
     return CompiledProgram(
         lowered=lowered,
@@ -200,16 +221,15 @@ def leave_uncompiled(
     return CompiledProgram(lowered=lowered, executable=None, key={}, seconds=0.0, cached=False)
 
 
-def variant_of(
-    plan: Plan, options: Options, target: Target, compiled: dict[str, CompiledProgram]
-) -> NewVariant:
+def variant_of(plan: Plan, target: Target, compiled: dict[str, CompiledProgram]) -> NewVariant:
     """The variant as the bundle holds it."""
+    assert plan.variant.target == target.name, "planned for the target that compiles"
     records = [record_of(program, compiled.get(spec_key(program))) for program in plan.programs]
     config = VariantConfig(
         format_version=FORMAT_VERSION,
         variant=plan.variant,
         model=plan.model,
-        options=options,
+        options=plan.options,
         geometry=plan.geometry,
         tokens=plan.tokens,
         mesh=plan.mesh,

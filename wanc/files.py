@@ -13,7 +13,8 @@ UNFINISHED = ".new-"
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file by an atomic rename; raises OSError and then leaves nothing behind."""
     with Reserved(path) as file:
-        file.commit(lambda temporary: temporary.write_bytes(data))
+        file.fill(lambda temporary: temporary.write_bytes(data))
+        file.commit()
 
 
 class Reserved:
@@ -39,10 +40,15 @@ class Reserved:
     ) -> None:
         self.temporary.unlink(missing_ok=True)
 
-    def commit(self, write: Callable[[Path], object]) -> None:
-        """Let write fill the temporary file, then give it its name."""
+    def fill(self, write: Callable[[Path], object]) -> None:
+        """Let write fill the temporary file."""
         write(self.temporary)
         with self.temporary.open("rb") as written:
             os.fsync(written.fileno())  # else a power cut may leave the name and no bytes
-        self.temporary.chmod(0o644)
+
+    def commit(self) -> None:
+        """Give the file its name, with the permissions of any new file."""
+        umask = os.umask(0)
+        os.umask(umask)
+        self.temporary.chmod(0o666 & ~umask)
         self.temporary.replace(self.path)

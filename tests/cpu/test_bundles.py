@@ -15,7 +15,6 @@ from tests.cpu.conftest import tiny_plan
 from tests.cpu.test_parity import MASKED, WHOLE
 from wanc.bundle.store import Bundle, open_bundle
 from wanc.cache import Cache
-from wanc.spec.variant import Options
 
 PROGRAMS = 7
 """Text encoder, four of the transformer, two of the VAE."""
@@ -126,13 +125,11 @@ def test_the_same_request_gives_the_same_bundle_anywhere(
 def test_stopping_after_lowering_writes_a_bundle_without_executables(
     wanc: Any, tmp_path: Path
 ) -> None:
-    from wanc.targets.cpu import CpuTarget
-
     from wanc.progress import Silent
+    from wanc.targets.cpu import CpuTarget
 
     story.compile_bundle(
         [tiny_plan(WHOLE, "tp1")],
-        Options(),
         CpuTarget(),
         tmp_path / "b",
         cache=wanc.cache,

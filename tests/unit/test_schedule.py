@@ -8,7 +8,7 @@ import pytest
 
 from wanc.plan.schedule import Binding, Slice
 from wanc.spec.presets import TINY
-from wanc.weights.needs import calls, tensor_name
+from wanc.weights.needs import calls
 
 PLANS = [
     {"topology": "tp1"},
@@ -186,7 +186,7 @@ def test_blocks_read_keys_and_values_of_their_own_layers_expert_and_branches(pla
 def test_weights_of_a_call_are_filled_in_and_distinct(planned):
     programs = programs_of(planned)
     for call in calls(planned.schedule):
-        names = [tensor_name(weight, call.layers) for weight in programs[call.program].weights]
+        names = [weight.tensor_in(call.layers) for weight in programs[call.program].weights]
         assert not [name for name in names if "{" in name]
         assert len(set(names)) == len(names)
 

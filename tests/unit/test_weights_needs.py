@@ -8,7 +8,7 @@ from wanc.errors import WeightsError
 from wanc.plan.abi import Weight
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.weights.checkpoint import Component, StoredTensor
-from wanc.weights.needs import Need, check_weights, schedule_needs, tensor_name
+from wanc.weights.needs import Need, check_weights, schedule_needs
 
 TABLE = Need(component="text_encoder", names=EMBEDDING_NAMES, shape=(1024, 64))
 NORM = Need(component="text_encoder", names=("encoder.final_layer_norm.weight",), shape=(64,))
@@ -43,9 +43,9 @@ def need(*names, shape=(2,), folder="vae") -> Need:
 
 def test_layers_of_a_call_are_filled_in():
     weight = Weight(name="w", tensor="blocks.{1}.x", stored_shape=(), shape=(), dtype="float32")
-    assert tensor_name(weight, (7, 12)) == "blocks.12.x"
+    assert weight.tensor_in((7, 12)) == "blocks.12.x"
     plain = Weight(name="w", tensor="x.weight", stored_shape=(), shape=(), dtype="float32")
-    assert tensor_name(plain, ()) == "x.weight"
+    assert plain.tensor_in(()) == "x.weight"
 
 
 def test_needs_of_a_schedule_are_whole_tensors_each_once(plan):

@@ -3,6 +3,7 @@
 Holds no time, host or path. Records come from spec and plan; decoding checks every field's type.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from wanc.plan.schedule import Schedule
 from wanc.plan.tiles import TilePlan
 from wanc.spec.model import Model
 from wanc.spec.variant import Options, Variant
+
+_COMPONENT = re.compile(r"[a-z0-9_]+")
+"""Folder names of a checkpoint: no path leads out of it."""
 
 FORMAT_VERSION = 1
 """Version of the bundle format; bundles/FORMAT.md has a dated line for every change."""
@@ -84,9 +88,37 @@ def decode_config(data: bytes, where: str) -> VariantConfig:
         raise BundleError(f"{where}: the config is not JSON: {error}") from error
     check_format_version(raw.get("format_version") if isinstance(raw, dict) else None, where)
     try:
-        return msgspec.convert(raw, VariantConfig)
+        config = msgspec.convert(raw, VariantConfig)
     except msgspec.ValidationError as error:
         raise BundleError(f"{where}: the config is damaged: {error}") from error
+    problems = inconsistencies(config)
+    if problems:
+        raise BundleError(f"{where}: the config is damaged:\n  " + "\n  ".join(problems))
+    return config
+
+
+def inconsistencies(config: VariantConfig) -> list[str]:
+    """What a schedule names that is not there: programs, feeds, components, ranks, arities."""
+    programs = {record.program.name: record.program for record in config.programs}
+    feeds = {feed.name for feed in config.schedule.feeds}
+    found = []
+    for stage in config.schedule.stages:
+        for call in stage.calls:
+            program = programs.get(call.program)
+            if program is None:
+                found.append(f"stage {stage.name} calls {call.program}, which is not there")
+                continue
+            if (len(call.inputs), len(call.outputs)) != (len(program.inputs), len(program.outputs)):
+                found.append(f"stage {stage.name}: {call.program} has another number of tensors")
+            if not _COMPONENT.fullmatch(call.component):
+                found.append(f"stage {stage.name}: component {call.component!r} is not a folder")
+            unknown = [b.feed for b in call.inputs if b.feed is not None and b.feed not in feeds]
+            found += [f"stage {stage.name}: no feed {name}" for name in unknown]
+    ranks = len(config.mesh.coordinates)
+    results = [result for stage in config.schedule.stages for result in stage.results]
+    if any(not 0 <= rank < ranks for rank in [r.rank for r in results] + [*config.tiles.ranks]):
+        found.append(f"a result or a tile is on a rank beyond the {ranks} of the mesh")
+    return found
 
 
 def check_format_version(seen: Any, where: str) -> None:

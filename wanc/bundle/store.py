@@ -251,10 +251,7 @@ def _put_variant(path: Path, new: NewVariant) -> Descriptor:
     config, variant = new.config, new.config.variant
     data = encode_config(config)
     _put(path, data)
-    annotations = {
-        f"vnd.wanc.{name}": str(getattr(variant, name))
-        for name in ("task", "shape", "topology", "placement", "precision", "target")
-    }
+    annotations = {f"vnd.wanc.{name}": text for name, text in variant.texts().items()}
     annotations["vnd.wanc.model"] = config.model.name
     layers: dict[str, Descriptor] = {}
     for record in config.programs:

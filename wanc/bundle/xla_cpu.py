@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from wanc.bundle.x86 import machine_flags, missing_features
 from wanc.errors import BundleError
 
+THREADS = 8
+"""XLA splits loops for as many threads as it compiles on, and a pool of one or two gives other
+bits: so programs are compiled and run with this many on any machine."""
+
 TRIPLE = "x86_64-unknown-linux-gnu"
 
 _RESULT = 1

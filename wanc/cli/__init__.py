@@ -1,6 +1,7 @@
 """The command line: builds records, calls one function, prints. The only print and exit of wanc."""
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -18,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     as_json = "--json" in arguments
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(arguments, prog_name="wanc", standalone_mode=False)
     except WancError as error:
@@ -29,6 +31,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if code == INTERRUPTED:
         _fail("interrupted; nothing was left half-written", "Interrupted", code, as_json)
     sys.exit(code)
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    """End as an error would, so that nothing is left half-written: pods are stopped like this."""
+    raise SystemExit(128 + number)
 
 
 def _fail(message: str, kind: str, code: int, as_json: bool) -> NoReturn:

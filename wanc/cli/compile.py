@@ -8,10 +8,11 @@ import typer
 
 from wanc.cli import options
 from wanc.cli.plan import print_plans
-from wanc.cli.request import flags_of, plans_of
+from wanc.cli.request import plans_of
 from wanc.cli.terminal import Terminal, count, emit, emit_json, note, size, table
 from wanc.errors import RequestError
 from wanc.plan.plan import Plan
+from wanc.spec.sets import Request
 from wanc.spec.variant import Spec, Until
 
 STAGES = ("plan", "trace", "lower")
@@ -55,9 +56,16 @@ def compile_command(
     Every program is traced, lowered and compiled once, ahead of time, from configs alone."""
     if stop_after is not None and stop_after not in STAGES:
         raise RequestError(f"--stop-after {stop_after!r}: stages are {', '.join(STAGES)}")
-    flags = flags_of(
-        *(model, shape, topology, precision, placement, target),
-        *(blocks_per_program, attention, vae_tiles),
+    flags = Request(
+        model=model,
+        shapes=tuple(shape or ()),
+        topologies=tuple(topology or ()),
+        precision=precision,
+        placement=placement,
+        target=target,
+        blocks_per_program=blocks_per_program,
+        attention=attention,
+        vae_tiles=vae_tiles,
     )
     spec, plans = plans_of(set_file, flags, max_ranks)
     if stop_after and (output is None or stop_after == "trace"):
@@ -66,14 +74,14 @@ def compile_command(
         print_stage(stop_after, plans, json)
         return
     bundle = output or STORE / spec.model.name
-    stages: dict[str | None, Until] = {"plan": "plan", "lower": "lower"}
+    until: Until = "compile" if stop_after is None else "plan" if stop_after == "plan" else "lower"
     write(
         spec,
         plans,
         bundle,
         isa,
         jobs or os.cpu_count() or 1,
-        stages.get(stop_after, "compile"),
+        until,
         json,
     )
 
@@ -94,7 +102,6 @@ def write(
 
     report = compile_bundle(
         plans,
-        spec.options,
         target_named(spec.variants[0].target, isa),
         output,
         cache=Cache(default_cache()),

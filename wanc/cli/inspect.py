@@ -68,7 +68,7 @@ def _variant_json(entry: BundleVariant) -> dict[str, Any]:
 
     config = entry.config
     return {
-        **{k: str(getattr(config.variant, k)) for k in config.variant.__dataclass_fields__},
+        **config.variant.texts(),
         "model": config.model.name,
         "manifest": entry.manifest.digest,
         "requires": config.requires,

@@ -46,6 +46,6 @@ VaeTiles = Annotated[
     typer.Option("--vae-tiles", help="Tile grid: even, or diffusers' own. [default: even]"),
 ]
 MaxRanks = Annotated[
-    int | None, typer.Option("--max-ranks", help="Refuse topologies of more ranks.")
+    int | None, typer.Option("--max-ranks", min=1, help="Refuse topologies of more ranks.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]

@@ -3,9 +3,10 @@
 from typing import Any
 
 from wanc.cli import options
-from wanc.cli.request import flags_of, plans_of
+from wanc.cli.request import plans_of
 from wanc.cli.terminal import count, emit_json, size, table
 from wanc.plan.plan import Plan
+from wanc.spec.sets import Request
 
 
 def plan_command(
@@ -25,9 +26,16 @@ def plan_command(
     """Work out variants in milliseconds.
 
     Geometry, programs, memory; refuses what cannot work, naming what would."""
-    flags = flags_of(
-        *(model, shape, topology, precision, placement, target),
-        *(blocks_per_program, attention, vae_tiles),
+    flags = Request(
+        model=model,
+        shapes=tuple(shape or ()),
+        topologies=tuple(topology or ()),
+        precision=precision,
+        placement=placement,
+        target=target,
+        blocks_per_program=blocks_per_program,
+        attention=attention,
+        vae_tiles=vae_tiles,
     )
     _, plans = plans_of(set_file, flags, max_ranks)
     print_plans(plans, json)
@@ -47,9 +55,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     import msgspec
 
     value: dict[str, Any] = msgspec.to_builtins(plan)
-    value["variant"] = {
-        key: str(getattr(plan.variant, key)) for key in plan.variant.__dataclass_fields__
-    }
+    value["variant"] = plan.variant.texts()
     value["memory_bytes"] = plan.memory_bytes
     return value
 

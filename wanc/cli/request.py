@@ -1,6 +1,5 @@
 """From flags and a shape set to plans. Says which target was chosen."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from wanc.cli.terminal import note
@@ -37,28 +36,3 @@ def plan_all(spec: Spec, max_ranks: int | None) -> list[Plan]:
     if refused:
         raise RefusedError("\n  ".join(dict.fromkeys(refused)))
     return plans
-
-
-def flags_of(
-    model: str | None,
-    shapes: Sequence[str] | None,
-    topologies: Sequence[str] | None,
-    precision: str | None,
-    placement: str | None,
-    target: str | None,
-    blocks: int | None,
-    attention: str | None,
-    vae_tiles: str | None,
-) -> Request:
-    """The request that flags give."""
-    return Request(
-        model=model,
-        shapes=tuple(shapes or ()),
-        topologies=tuple(topologies or ()),
-        precision=precision,
-        placement=placement,
-        target=target,
-        blocks_per_program=blocks,
-        attention=attention,
-        vae_tiles=vae_tiles,
-    )

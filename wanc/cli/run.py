@@ -71,7 +71,7 @@ def run_command(
         topology=topology,
         precision=precision,
         steps=steps,
-        guidance=Guidance.parse(guidance) if guidance else None,
+        guidance=None if guidance is None else Guidance.parse(guidance),
         flow_shift=flow_shift,
         seed=seed,
         save_latents=save_latents,

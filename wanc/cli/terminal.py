@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from wanc.progress import Task
+
+LINE_SECONDS = 30.0
+"""Time between lines about one piece of work where there is no terminal."""
 
 
 def emit(text: str) -> None:
@@ -29,7 +33,7 @@ def note(text: str) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table that fits 80 columns; columns whose heads end in ``>`` are set flush right."""
-    console = Console(width=None if sys.stdout.isatty() else 80, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for column in columns:
         right = column.endswith(">")
@@ -62,7 +66,7 @@ class Terminal:
     def task(self, name: str, total: int) -> Iterator[Task]:
         """One bar, or one line at the end."""
         if not sys.stderr.isatty():
-            yield _Quiet()
+            yield _Lines(name, total)
             note(f"{name}: done, {count(total, 'step')}")
             return
         from rich.progress import (
@@ -91,9 +95,20 @@ class Terminal:
         note(text)
 
 
-class _Quiet:
+class _Lines:
+    """Where there is no terminal: a line now and then, so that a log shows that work goes on."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total = name, total
+        self._done = 0
+        self._said = time.monotonic()
+
     def advance(self, done: str = "") -> None:
-        """Plain logs get one line per task."""
+        """One step on, said where the last line is a while ago."""
+        self._done += 1
+        if time.monotonic() - self._said > LINE_SECONDS:
+            self._said = time.monotonic()
+            note(f"{self._name}: {self._done} of {self._total}, {done}")
 
 
 class _Bar:

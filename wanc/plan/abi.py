@@ -45,6 +45,13 @@ class Weight:
     dim: int = 0
     """Dimension of stored_shape that the axis splits."""
 
+    def tensor_in(self, layers: tuple[int, ...]) -> str:
+        """The checkpoint's name of the tensor in a call's layers."""
+        name = self.tensor
+        for k, layer in enumerate(layers):
+            name = name.replace(f"{{{k}}}", str(layer))
+        return name
+
     @property
     def bytes(self) -> int:
         """Size on one rank."""

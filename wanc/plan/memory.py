@@ -29,10 +29,7 @@ def memory_parts(programs: Sequence[Program], schedule: Schedule) -> tuple[Memor
             program = by_name[call.program]
             held = weights.setdefault(call.component, {})
             for weight in program.weights:
-                name = weight.tensor
-                for k, layer in enumerate(call.layers):
-                    name = name.replace(f"{{{k}}}", str(layer))
-                held[name] = (weight.bytes, weight.axis is not None)
+                held[weight.tensor_in(call.layers)] = (weight.bytes, weight.axis is not None)
             if stage.name.startswith("context."):
                 context_bytes += sum(tensor.bytes for tensor in program.outputs)
     parts = []

@@ -33,6 +33,7 @@ class Plan:
 
     model: Model
     variant: Variant
+    options: Options
     geometry: Geometry
     tokens: TokenSplit
     mesh: Mesh
@@ -83,6 +84,7 @@ def make_plan(
     return Plan(
         model=model,
         variant=variant,
+        options=options,
         geometry=grid,
         tokens=split,
         mesh=mesh,

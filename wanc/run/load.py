@@ -3,16 +3,23 @@
 Refuses, before anything is loaded, what does not fit: version, digest, machine, weights.
 """
 
+import re
+from dataclasses import replace
+from math import prod
 from pathlib import Path
+
+import msgspec
 
 from wanc.bundle.config import ProgramRecord, VariantConfig
 from wanc.bundle.store import Bundle
-from wanc.errors import BundleError, RequestError
+from wanc.errors import BundleError, RefusedError, RequestError, RunError, WeightsError
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.run.session import Session
 from wanc.runtime.runtime import Runtime, runtime_of
 from wanc.spec.checkpoint import read_checkpoint
+from wanc.spec.model import Model
 from wanc.spec.shape import Shape
+from wanc.spec.target import DTYPE_BYTES, DTYPES
 from wanc.spec.topology import Topology
 from wanc.weights.checkpoint import Component, open_components
 from wanc.weights.needs import Need, calls, check_weights, count_casts, schedule_needs
@@ -44,8 +51,8 @@ def select_variant(
     configs = [variant.config for variant in bundle.variants]
     found = [config for config in configs if _fits(config, wanted)]
     if len({config.model.name for config in found}) > 1:
-        model = read_checkpoint(checkpoint).name
-        found = [config for config in found if config.model.name == model]
+        model = read_checkpoint(checkpoint)
+        found = [config for config in found if not differences(config.model, model)]
     if len(found) == 1:
         return found[0]
     have = "\n  ".join(f"{config.variant}, model {config.model.name}" for config in configs)
@@ -59,7 +66,8 @@ def select_variant(
     raise RequestError(
         f"the bundle has no variant of {asked or 'this checkpoint'}; it has:\n  {have}\n"
         f"`wanc compile --model {checkpoint} --shape {shape or example.variant.shape} "
-        f"--topology {topology or example.variant.topology} -o {bundle.path}` would add it"
+        f"--topology {topology or example.variant.topology} "
+        f"--precision {precision or example.variant.precision} -o {bundle.path}` would add it"
     )
 
 
@@ -96,6 +104,40 @@ def read_executable(bundle: Bundle, record: ProgramRecord, runtime: Runtime) -> 
     return data
 
 
+def fit_checkpoint(config: VariantConfig, checkpoint: Path) -> VariantConfig:
+    """The config with the checkpoint's own sampling defaults, which no program depends on.
+
+    Raises WeightsError where the checkpoint's configs describe other networks than the bundle's:
+    heads, eps or the VAE's mean leave no trace in the shapes of tensors.
+    """
+    try:
+        theirs = read_checkpoint(checkpoint)
+    except RefusedError as error:
+        raise WeightsError(str(error)) from error
+    found = differences(config.model, theirs)
+    if found:
+        lines = "\n  ".join(found)
+        raise WeightsError(
+            f"{checkpoint} is another model than the bundle was compiled for:\n  {lines}"
+        )
+    return replace(config, model=replace(config.model, sampling=theirs.sampling))
+
+
+def differences(ours: Model, theirs: Model) -> list[str]:
+    """Numbers of the networks in which two models differ, for people."""
+    found = []
+    for part in ("experts", "transformer", "text_encoder", "vae"):
+        mine, other = (msgspec.to_builtins(getattr(model, part)) for model in (ours, theirs))
+        if not isinstance(mine, dict):
+            mine, other = {"": mine}, {"": other}
+        found += [
+            f"{part} {key}: the bundle has {mine[key]}, the checkpoint {other[key]}"
+            for key in mine
+            if mine[key] != other[key]
+        ]
+    return found
+
+
 def open_checkpoint(config: VariantConfig, checkpoint: Path) -> dict[str, Component]:
     """The components that the schedule takes weights from, checked against the ABI."""
     names = list(dict.fromkeys(call.component for call in calls(config.schedule)))
@@ -105,6 +147,32 @@ def open_checkpoint(config: VariantConfig, checkpoint: Path) -> dict[str, Compon
     table = Need(
         component="text_encoder", names=EMBEDDING_NAMES, shape=(text.vocabulary, text.width)
     )
-    needs = [*schedule_needs(config.schedule, programs), table]
-    check_weights(components, needs, unused=UNUSED)
+    needs = schedule_needs(config.schedule, programs)
+    check_weights(components, [*needs, table], unused=UNUSED)
+    check_memory(config, needs)
     return components
+
+
+def check_memory(config: VariantConfig, needs: list[Need]) -> None:
+    """Raise RunError where the weights alone are more than the memory that is free.
+
+    All ranks are in this process and share equal shards, so each tensor counts once.
+    """
+    itemsize = DTYPE_BYTES[DTYPES[config.variant.precision]]
+    needed = sum(prod(need.shape) * itemsize for need in needs)
+    free = available_memory_bytes()
+    if free is not None and needed > free:
+        raise RunError(
+            f"variant {config.variant}: its weights take {needed / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB of memory are free"
+        )
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that new work can have, as Linux estimates it; None where that is not known."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s*(\d+) kB$", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None

@@ -1,7 +1,8 @@
 """The files a run writes: all reserved before any work, all given their names at the end."""
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from wanc.errors import RunError
 from wanc.files import Reserved
-from wanc.run.video import write_latents, write_video
+from wanc.run.video import find_encoder, write_latents, write_video
+
+Array = np.ndarray[Any, Any]
 
 SUFFIX = ".mp4"
 
@@ -21,9 +24,13 @@ class Outputs:
         """Raises RunError where a file cannot be written."""
         if video.suffix != SUFFIX:
             raise RunError(f"output {video}: ends in {video.suffix!r}; wanc writes {SUFFIX}")
+        record = video.with_suffix(".json")
+        if latents in (video, record):
+            raise RunError(f"latents {latents}: that file is the video's or its record's")
+        find_encoder()
         with ExitStack() as stack:
             self.video = _reserve(video, stack)
-            self.record = _reserve(video.with_suffix(".json"), stack)
+            self.record = _reserve(record, stack)
             self.latents = _reserve(latents, stack) if latents else None
             self._stack = stack.pop_all()
 
@@ -33,23 +40,31 @@ class Outputs:
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
 
-    def commit_video(self, pixels_BCFHW: "np.ndarray[Any, Any]", fps: int) -> None:
-        """Encode the video and give it its name."""
-        self.video.commit(lambda path: write_video(path, pixels_BCFHW, fps))
+    def fill(self, pixels_BCFHW: Array, fps: int, latents_BCFHW: Array) -> None:
+        """Encode the video, and write the latents where they are wanted; raises RunError."""
+        with _as_run_error(self.video.path):
+            if self.latents:
+                self.latents.fill(lambda path: write_latents(path, latents_BCFHW))
+            self.video.fill(lambda path: write_video(path, pixels_BCFHW, fps))
 
-    def commit_latents(self, latents_BCFHW: "np.ndarray[Any, Any]") -> None:
-        """Write the latents, where they are wanted."""
-        if self.latents:
-            self.latents.commit(lambda path: write_latents(path, latents_BCFHW))
-
-    def commit_record(self, record: dict[str, Any]) -> None:
-        """Write the record as JSON."""
+    def commit(self, record: dict[str, Any]) -> None:
+        """Write the record, then give every file its name, the video last; raises RunError."""
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-        self.record.commit(lambda path: path.write_text(text, encoding="utf-8"))
+        with _as_run_error(self.video.path):
+            self.record.fill(lambda path: path.write_text(text, encoding="utf-8"))
+            for file in (self.latents, self.record, self.video):
+                if file:
+                    file.commit()
+
+
+@contextmanager
+def _as_run_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"output {path} cannot be written: {error.strerror or error}") from error
 
 
 def _reserve(path: Path, stack: ExitStack) -> Reserved:
-    try:
+    with _as_run_error(path):
         return stack.enter_context(Reserved(path))
-    except OSError as error:
-        raise RunError(f"output {path} cannot be written: {error.strerror or error}") from error

@@ -3,6 +3,7 @@
 Reads from top to bottom. Has no branch on target, model or rank.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from torch import Tensor
 from wanc.bundle.store import open_bundle
 from wanc.digest import of_bytes
 from wanc.plan.text_encoder import EMBEDDING_NAMES
+from wanc.plan.tiles import Tile
 from wanc.progress import Progress
 from wanc.run import feeds
 from wanc.run.guards import check_finite
-from wanc.run.load import load, select_variant
+from wanc.run.load import fit_checkpoint, load, select_variant
 from wanc.run.outputs import Outputs
 from wanc.run.prompt import PromptTokens, Tokenizer
 from wanc.run.record import RunRecord, Stopwatch
@@ -25,6 +27,7 @@ from wanc.run.request import RunRequest, sampling_values
 from wanc.run.sampler import SamplingValues, draw_noise, guide, make_scheduler
 from wanc.run.session import Session, Values
 from wanc.run.tiles import stitch
+from wanc.spec.model import Expert
 from wanc.spec.topology import GUIDANCE_BRANCHES
 
 Array = np.ndarray[Any, Any]
@@ -49,13 +52,14 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
         outputs = opened.enter_context(Outputs(request.output, request.save_latents))
         with clock.stage("load"):
             bundle = open_bundle(request.bundle)
-            config = select_variant(
+            selected = select_variant(
                 bundle,
                 request.weights,
                 shape=request.shape,
                 topology=request.topology,
                 precision=request.precision,
             )
+            config = fit_checkpoint(selected, request.weights)
             values = sampling_values(request, config)
             progress.note(f"variant {config.variant}; seed {values.seed}")
             session = opened.enter_context(closing(load(bundle, config, request.weights)))
@@ -69,10 +73,9 @@ def generate(request: RunRequest, progress: Progress) -> RunRecord:
             clock.restart()
             made = sample(session, tokenizer, request, values, clock, progress)
         with clock.stage("write"):
-            outputs.commit_latents(made.latents.numpy())
-            outputs.commit_video(made.pixels, values.fps)
+            outputs.fill(made.pixels, values.fps, made.latents.numpy())
         record = RunRecord.of(bundle, request, values, tokenizer, session, clock)
-        outputs.commit_record(record.to_json())
+        outputs.commit(record.to_json())
         return record
 
 
@@ -102,6 +105,7 @@ def sample(
         embeddings = encode_prompts(session, prompts, values, state)
     with clock.stage("denoise"), torch.no_grad():
         latents = denoise(session, values, state, clock, progress)
+    state.clear()
     with clock.stage("decode"), torch.no_grad():
         pixels = decode(session, latents, progress, request.vae_ranks)
     return Generation(prompt_embeddings=embeddings, latents=latents, pixels=pixels)
@@ -122,7 +126,7 @@ def encode_prompts(
     return embeddings
 
 
-def branches(values: SamplingValues, expert: Any) -> range:
+def branches(values: SamplingValues, expert: Expert) -> range:
     """Guidance branches of an expert: without guidance only the conditioned one."""
     return range(GUIDANCE_BRANCHES if values.guidance(expert) > 1 else 1)
 
@@ -168,7 +172,7 @@ def predict_noise(
     session: Session,
     latents: Tensor,
     timestep: float,
-    expert: Any,
+    expert: Expert,
     values: SamplingValues,
     state: Values,
 ) -> Tensor:
@@ -195,23 +199,37 @@ def decode(
     config = session.config
     plan, shape = config.tiles, config.variant.shape
     z = feeds.vae_latents(latents, config.model.vae).numpy()
-    frames = z.shape[2]
-    ranks = decoding_ranks(session, vae_ranks)
-    parts = []
-    with progress.task("decode", len(plan.tiles) * frames) as task:
-        for k, (tile, rank) in enumerate(zip(plan.tiles, ranks, strict=True), start=1):
-            suffix = plan.suffix(tile.rows, tile.columns)
-            at = (..., slice(tile.row, tile.row + tile.rows))
-            cut = z[(*at, slice(tile.column, tile.column + tile.columns))]
-            state: Values = {}
-            pixels = []
-            for frame in range(frames):
-                stage = f"vae_decode_{'rest' if frame else 'first'}{suffix}"
-                session.feed(f"latent_{tile.rows}x{tile.columns}", cut[:, :, frame : frame + 1])
-                session.run(stage, state, branches=(0,), ranks=(rank,))
-                pixels.append(session.results(stage, state, branches=(0,), ranks=(rank,)))
-                task.advance(f"tile {k}, latent frame {frame + 1}")
-            parts.append(np.concatenate(pixels, axis=2))
-            check_finite(parts[-1], "decode", f"pixels of tile {k} of {len(plan.tiles)}")
+    jobs = list(zip(plan.tiles, decoding_ranks(session, vae_ranks), strict=True))
+    at_once = len({rank for _, rank in jobs})
+    parts: list[Array] = []
+    with progress.task("decode", len(jobs) * z.shape[2]) as task:
+        for start in range(0, len(jobs), at_once):
+            parts += decode_wave(session, jobs[start : start + at_once], z, task.advance)
+    for k, part in enumerate(parts, start=1):
+        check_finite(part, "decode", f"pixels of tile {k} of {len(parts)}")
     stride = config.model.vae.spatial_stride
     return stitch(parts, plan, stride, shape.width_px, shape.height_px)
+
+
+def decode_wave(
+    session: Session, jobs: list[tuple[Tile, int]], z: Array, report: Callable[[str], None]
+) -> list[Array]:
+    """Tiles on ranks of their own, at once: each latent frame is begun on every rank, then read."""
+    states: list[Values] = [{} for _ in jobs]
+    pixels: list[list[Array]] = [[] for _ in jobs]
+    for frame in range(z.shape[2]):
+        part = "rest" if frame else "first"
+        stages = [
+            f"vae_decode_{part}{session.config.tiles.suffix(tile.rows, tile.columns)}"
+            for tile, _ in jobs
+        ]
+        for (tile, rank), state, stage in zip(jobs, states, stages, strict=True):
+            rows = slice(tile.row, tile.row + tile.rows)
+            columns = slice(tile.column, tile.column + tile.columns)
+            latent = z[:, :, frame : frame + 1, rows, columns]
+            session.feed(f"latent_{tile.rows}x{tile.columns}", latent)
+            session.run(stage, state, branches=(0,), ranks=(rank,))
+        for (_, rank), state, stage, found in zip(jobs, states, stages, pixels, strict=True):
+            found.append(session.results(stage, state, branches=(0,), ranks=(rank,)))
+            report(f"{stage} on rank {rank}")
+    return [np.concatenate(found, axis=2) for found in pixels]

@@ -83,7 +83,7 @@ class RunRecord:
         return cls(
             wanc=__version__,
             bundle=bundle.digest,
-            variant={k: str(v) for k, v in _fields(session.config.variant)},
+            variant=session.config.variant.texts(),
             prompt=request.prompt,
             negative_prompt=request.negative_prompt(session.config),
             sampling=asdict(values),
@@ -101,7 +101,3 @@ class RunRecord:
         """As written beside the video."""
         value: dict[str, Any] = msgspec.to_builtins(self)
         return value
-
-
-def _fields(record: Any) -> list[tuple[str, Any]]:
-    return [(name, getattr(record, name)) for name in record.__dataclass_fields__]

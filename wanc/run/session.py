@@ -11,12 +11,12 @@ import ml_dtypes  # noqa: F401  names bfloat16 to numpy
 import numpy as np
 
 from wanc.bundle.config import VariantConfig
+from wanc.errors import BundleError
 from wanc.plan.abi import Program, Tensor, Weight
 from wanc.plan.schedule import Binding, Call, Stage
 from wanc.run.slices import cut
 from wanc.runtime.engine import Buffer, Engine, Loaded
 from wanc.weights.checkpoint import Component
-from wanc.weights.needs import tensor_name
 from wanc.weights.shards import read_shards
 
 Array = np.ndarray[Any, Any]
@@ -37,11 +37,14 @@ class Session:
     """How many weights have another dtype in the checkpoint, by ``float32 to bfloat16``."""
     _loaded: dict[tuple[str, tuple[int, ...]], Loaded] = field(default_factory=dict)
     _weights: dict[tuple[Any, ...], Buffer] = field(default_factory=dict)
+    _shards: dict[tuple[str, str], Array] = field(default_factory=dict)
     _feeds: dict[str, Array] = field(default_factory=dict)
     _fed: dict[tuple[Any, ...], Buffer] = field(default_factory=dict)
 
     def close(self) -> None:
         """Let go of the devices and of everything on them."""
+        for held in (self._loaded, self._weights, self._fed, self._shards):
+            held.clear()
         self.engine.close()
 
     def prepare(self, stage_name: str, ranks: tuple[int, ...] | None = None) -> None:
@@ -101,7 +104,10 @@ class Session:
 
     def stage(self, name: str) -> Stage:
         """A stage of the schedule by name."""
-        return next(stage for stage in self.config.schedule.stages if stage.name == name)
+        for stage in self.config.schedule.stages:
+            if stage.name == name:
+                return stage
+        raise BundleError(f"the bundle's schedule has no stage {name}")
 
     def is_single(self, stage: Stage) -> bool:
         """Whether a stage's programs have one replica, and run on a rank that is chosen."""
@@ -125,13 +131,27 @@ class Session:
         return self._loaded[key]
 
     def _weight(self, call: Call, weight: Weight, ranks: tuple[int, ...]) -> Buffer:
-        tensor = tensor_name(weight, call.layers)
-        key = (call.component, tensor, weight.shape, weight.dtype, ranks)
+        tensor = weight.tensor_in(call.layers)
+        cut = (weight.axis, weight.dim, weight.shape, weight.dtype)
+        key = (call.component, tensor, cut, ranks)
         if key not in self._weights:
-            component = self.components[call.component]
-            shards = read_shards(component, tensor, weight, self.config.mesh, ranks)
-            self._weights[key] = self.engine.put(shards, ranks=ranks)
+            self._weights[key] = self.engine.put(
+                self._read(call.component, tensor, weight, ranks), ranks=ranks
+            )
         return self._weights[key]
+
+    def _read(
+        self, component: str, tensor: str, weight: Weight, ranks: tuple[int, ...]
+    ) -> list[Array]:
+        """A weight's shards; those of single ranks are kept, for every rank takes the same one."""
+        if len(ranks) > 1:
+            return read_shards(self.components[component], tensor, weight, self.config.mesh, ranks)
+        key = (component, tensor)
+        if key not in self._shards:
+            (self._shards[key],) = read_shards(
+                self.components[component], tensor, weight, self.config.mesh, ranks
+            )
+        return [self._shards[key]]
 
     def _input(
         self, binding: Binding, tensor: Tensor, values: Values, ranks: tuple[int, ...]

@@ -24,7 +24,7 @@ def stitch(
         whole = _weighted(pixels, plan.tiles, stride, (height_px, width_px))
     else:
         whole = _blended(pixels, plan.tiles, stride)
-    return np.clip(whole, -1.0, 1.0)
+    return np.clip(whole, -1.0, 1.0, out=whole)
 
 
 def _weighted(

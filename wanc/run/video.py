@@ -5,17 +5,28 @@ from typing import Any
 
 import numpy as np
 
+from wanc.errors import RunError
+
 Array = np.ndarray[Any, Any]
 
 CRF = 18
 """x264's constant rate factor: visually lossless."""
 
 
+def find_encoder() -> None:
+    """Raise RunError where ffmpeg is not to be found: better now than after hours of work."""
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    try:
+        get_ffmpeg_exe()
+    except RuntimeError as error:
+        raise RunError(f"no video can be written: {error}") from error
+
+
 def write_video(path: Path, pixels_BCFHW: Array, fps: int) -> None:
     """Encode one video of pixels in [-1, 1] as H.264 that plays everywhere."""
     from imageio.v2 import get_writer
 
-    frames_FHWC = np.round((pixels_BCFHW[0].transpose(1, 2, 3, 0) + 1) * 127.5).astype(np.uint8)
     writer: Any
     with get_writer(
         path,
@@ -27,8 +38,8 @@ def write_video(path: Path, pixels_BCFHW: Array, fps: int) -> None:
         ffmpeg_log_level="error",
         output_params=["-crf", str(CRF), "-movflags", "+faststart"],
     ) as writer:
-        for frame in frames_FHWC:
-            writer.append_data(frame)
+        for frame_HWC in pixels_BCFHW[0].transpose(1, 2, 3, 0):
+            writer.append_data(np.round((frame_HWC + 1) * 127.5).astype(np.uint8))
 
 
 def write_latents(path: Path, latents_BCFHW: Array) -> None:

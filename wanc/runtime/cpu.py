@@ -16,15 +16,13 @@ import numpy as np
 from jaxlib import _jax, xla_client
 from jaxlib.version import __version__ as jaxlib_version
 
+from wanc.bundle.xla_cpu import THREADS
 from wanc.errors import BundleError, RunError
 from wanc.runtime.engine import Buffer, Engine, Loaded, TensorType, misfits
 
 _xla: Any = xla_client
 _native: Any = _jax
 
-_THREADS = 8
-"""XLA's thread pool: as many as programs are split for when they are compiled, on any machine. A
-pool of one or two threads gives other bits; it has a thread per device at least."""
 _ALIGN_BYTES = 64
 """XLA shares host memory of this alignment with all its devices and copies any other to each."""
 _PATIENCE_FLAGS = (
@@ -255,13 +253,13 @@ class CpuEngine(Engine):
 @contextlib.contextmanager
 def _client_environment() -> Iterator[None]:
     """What XLA reads as it makes its client: the patience flags, before the user's own, and the
-    size of its thread pool.
+    size of its thread pool, a thread per device at least.
 
     It reads the flags once a process, and no option of a load can set either.
     """
     given = {name: os.environ.get(name) for name in ("XLA_FLAGS", "NPROC")}
     os.environ["XLA_FLAGS"] = " ".join([*_PATIENCE_FLAGS, given["XLA_FLAGS"] or ""])
-    os.environ.setdefault("NPROC", str(_THREADS))
+    os.environ["NPROC"] = str(THREADS)
     try:
         yield
     finally:

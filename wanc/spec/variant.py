@@ -28,6 +28,10 @@ class Variant:
     precision: Precision
     target: str
 
+    def texts(self) -> dict[str, str]:
+        """Every field as text, as bundles, records and tables show it."""
+        return {name: str(getattr(self, name)) for name in Variant.__dataclass_fields__}
+
     def __str__(self) -> str:
         return f"{self.task} {self.shape} {self.topology} {self.precision} {self.target}"
 

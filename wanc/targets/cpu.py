@@ -21,15 +21,13 @@ from threading import Event
 from typing import Any, BinaryIO
 
 from wanc.bundle.x86 import ISAS, machine_flags, missing_features
-from wanc.bundle.xla_cpu import TRIPLE, canonical, object_files, target_of, with_features
+from wanc.bundle.xla_cpu import THREADS, TRIPLE, canonical, object_files, target_of, with_features
 from wanc.digest import of_bytes, of_file
 from wanc.errors import BundleError, RefusedError, ToolchainError
 from wanc.targets.machine_code import used_features
 
 KEY_VERSION = 1
 
-_THREADS = 8
-"""XLA splits loops for as many threads as it compiles on. A pool of another size runs them too."""
 _MAX_ISA_FLAGS = {"x86-64-v3": "AVX2", "x86-64-v4": "AVX512"}
 """XLA's names of the ISAs. It has one for x86-64-v2, but keeps BMI on with it, and jaxlib itself
 needs AVX."""
@@ -86,7 +84,7 @@ class CpuTarget:
             "isa": self.isa,
             "jaxlib": version("jaxlib"),
             "flags": list(self.flags),
-            "threads": _THREADS,
+            "threads": THREADS,
             "sources": _source_digests(),
         }
 
@@ -189,7 +187,7 @@ def _environment(flags: tuple[str, ...]) -> dict[str, str]:
     """All that the worker has of an environment; of this process's, only where modules lie."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     return kept | {
-        "NPROC": str(_THREADS),
+        "NPROC": str(THREADS),
         "PATH": os.defpath,
         "PYTHONHASHSEED": "0",
         "PYTHONNOUSERSITE": "1",

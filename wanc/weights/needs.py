@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from wanc.errors import WeightsError
-from wanc.plan.abi import Program, Weight
+from wanc.plan.abi import Program
 from wanc.plan.schedule import Call, Schedule
 from wanc.weights.checkpoint import DTYPES, Component
 
@@ -26,14 +26,6 @@ class Need:
     shape: tuple[int, ...]
 
 
-def tensor_name(weight: Weight, layers: tuple[int, ...]) -> str:
-    """The checkpoint's name of a weight in a call's layers."""
-    name = weight.tensor
-    for k, layer in enumerate(layers):
-        name = name.replace(f"{{{k}}}", str(layer))
-    return name
-
-
 def calls(schedule: Schedule) -> Iterable[Call]:
     """Every call of a schedule."""
     return (call for stage in schedule.stages for call in stage.calls)
@@ -44,7 +36,7 @@ def schedule_needs(schedule: Schedule, programs: Mapping[str, Program]) -> list[
     found: dict[tuple[str, str], Need] = {}
     for call in calls(schedule):
         for weight in programs[call.program].weights:
-            name = tensor_name(weight, call.layers)
+            name = weight.tensor_in(call.layers)
             found[call.component, name] = Need(
                 component=call.component, names=(name,), shape=weight.stored_shape
             )
@@ -56,7 +48,7 @@ def count_casts(
 ) -> dict[str, int]:
     """How many tensors are cast when they are read, by ``float32 to bfloat16``."""
     needed = {
-        (call.component, tensor_name(weight, call.layers)): weight.dtype
+        (call.component, weight.tensor_in(call.layers)): weight.dtype
         for call in calls(schedule)
         for weight in programs[call.program].weights
     }

@@ -12,6 +12,9 @@ from wanc.weights.checkpoint import Component
 
 Array = np.ndarray[Any, Any]
 
+ALIGN_BYTES = 64
+"""Host memory of this alignment is what runtimes share with their devices."""
+
 
 def read_shards(
     component: Component, tensor: str, weight: Weight, mesh: Mesh, ranks: Sequence[int]
@@ -38,4 +41,15 @@ def _read(component: Component, tensor: str, weight: Weight, part: int) -> Array
         size = weight.stored_shape[weight.dim] // degree
         at[weight.dim] = slice(part * size, (part + 1) * size)
     array = component.read(tensor, at)
-    return np.ascontiguousarray(array.reshape(weight.shape).astype(weight.dtype, copy=False))
+    return aligned(array.reshape(weight.shape), weight.dtype)
+
+
+def aligned(array: Array, dtype: str) -> Array:
+    """A copy that a runtime can share with its devices instead of copying again."""
+    kind = np.dtype(dtype)
+    room = np.empty(array.size * kind.itemsize + ALIGN_BYTES, np.uint8)
+    start = -room.ctypes.data % ALIGN_BYTES
+    copy: Array = room[start : start + array.size * kind.itemsize].view(kind)
+    copy = copy.reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -169,11 +169,92 @@ def test_ctrl_c_while_denoising_leaves_nothing(
     assert set(tmp_path.iterdir()) == before
 
 
+def edit_config(checkpoint: Path, name: str, **changed: Any) -> None:
+    file = checkpoint / name
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+
+
+@pytest.mark.parametrize(
+    ("file", "changed", "said"),
+    [
+        ("transformer", {"num_attention_heads": 4, "attention_head_dim": 48}, "heads"),
+        ("transformer", {"eps": 1e-5}, "eps"),
+        ("text_encoder", {"relative_attention_max_distance": 64}, "max_distance"),
+        ("vae", {"latents_mean": [0.0] * 16}, "latents_mean"),
+    ],
+)
+def test_a_checkpoint_of_other_numbers_is_refused(
+    bundle: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: Any,
+    file: str,
+    changed: dict[str, Any],
+    said: str,
+) -> None:
+    """None of these leaves a trace in the shapes of tensors."""
+    for name in [file, *(["transformer_2"] if file == "transformer" else [])]:
+        edit_config(checkpoint, f"{name}/config.json", **changed)
+    fails(run_line(bundle, checkpoint, tmp_path / "v.mp4"), 6, capsys, "another model", said)
+
+
+def test_the_checkpoint_s_boundary_is_used(
+    bundle: Path, checkpoint: Path, tmp_path: Path, capsys: Any
+) -> None:
+    edit_config(checkpoint, "model_index.json", boundary_ratio=0.95)
+    with pytest.raises(SystemExit) as ended:
+        main(run_line(bundle, checkpoint, tmp_path / "v.mp4", "--json"))
+    assert ended.value.code == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["sampling"]["boundary"] == 0.95
+    assert [step["expert"] for step in record["steps"]].count("low_noise") == 2
+
+
+def test_a_full_disk_while_writing_leaves_nothing(
+    bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("wanc.run.outputs.write_video", full)
+    before = set(tmp_path.iterdir())
+    latents = ["--save-latents", str(tmp_path / "l.safetensors")]
+    with pytest.raises(SystemExit) as ended:
+        main(run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4", *latents))
+    assert ended.value.code == 6
+    assert "No space left" in capsys.readouterr().err
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_latents_may_not_take_the_record_s_name(
+    bundle: Path, wanc: Any, tmp_path: Path, capsys: Any
+) -> None:
+    arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4")
+    fails([*arguments, "--save-latents", str(tmp_path / "v.json")], 6, capsys, "v.json")
+
+
+def test_weights_that_memory_cannot_hold_are_refused(
+    bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wanc.run.load.available_memory_bytes", lambda: 1 << 20)
+    fails(run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4"), 6, capsys, "0.0 GiB", "free")
+
+
+def test_a_cache_that_takes_no_file_is_found_before_any_work(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(story, "lower_cached", lambda *_: pytest.fail("work was begun"))
+    arguments = ["compile", "--model", "tiny", "--shape", WHOLE, "-o", str(tmp_path / "b")]
+    fails(arguments, 6, capsys, "XDG_CACHE_HOME")
+
+
 @pytest.mark.soak
 def test_signals_at_any_moment_leave_no_half_file(
     wanc: Any, tmp_path: Path, repetitions: Callable[[int, int], int]
 ) -> None:
-    """SIGINT while wanc loads, denoises, decodes or writes: no mp4, or a whole one."""
+    """SIGINT and SIGTERM while wanc loads, denoises, decodes or writes: no mp4, or a whole one."""
     bundle = wanc.bundle(WHOLE, "tp1")
     count = repetitions(2, 20)
     for i in range(count):
@@ -184,38 +265,60 @@ def test_signals_at_any_moment_leave_no_half_file(
             stderr=subprocess.PIPE,
         )
         time.sleep(1 + 7 * (i + 1) / count)
-        process.send_signal(signal.SIGINT)
+        sent = (signal.SIGINT, signal.SIGTERM)[i % 2]
+        process.send_signal(sent)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode in (0, 130, -signal.SIGINT), errors.decode()
+        assert process.returncode in (0, 128 + sent, -sent), errors.decode()
         assert output.exists() == (process.returncode == 0)
         assert not list(tmp_path.glob(".new-*"))
 
 
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+
+replace, left = Path.replace, [int(sys.argv[1])]
+
+def kill(self, target):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+
+Path.replace = kill
+from wanc.cli import main
+main(sys.argv[2:])
+"""
+
+
 @pytest.mark.soak
-def test_a_killed_compile_leaves_no_half_bundle(
+def test_a_compile_killed_at_any_rename_leaves_the_old_bundle_or_the_new(
     wanc: Any, tmp_path: Path, repetitions: Callable[[int, int], int]
 ) -> None:
-    """SIGKILL at any moment: the bundle is as it was, or has the new variant."""
+    """SIGKILL at the n-th file that gets its name, the bundle's index among the last."""
     from wanc.bundle.store import open_bundle
 
+    wanc.bundle(WHOLE, "cp2")  # now all that is left to do is to write the bundle
     bundle = tmp_path / "bundle"
-    shutil.copytree(wanc.bundle(WHOLE, "tp1"), bundle)
-    before = open_bundle(bundle).digest
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    arguments = ["--model", str(wanc.checkpoint), "--shape", WHOLE, "--topology", "cp2"]
-    count = repetitions(1, 10)
-    for i in range(count):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "wanc", "compile", *arguments, "-o", str(bundle)],
+    line = ["compile", "--model", str(wanc.checkpoint), "--shape", WHOLE, "--topology", "cp2"]
+    cache = tmp_path / "home" / "wanc"
+    cache.parent.mkdir()
+    cache.symlink_to(wanc.cache.path)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache.parent)}
+    killed = 0
+    for n in range(1, 1 + repetitions(18, 30), repetitions(6, 1)):
+        shutil.rmtree(bundle, ignore_errors=True)
+        shutil.copytree(wanc.bundle(WHOLE, "tp1"), bundle)
+        before = open_bundle(bundle).digest
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED_AT, str(n), *line, "-o", str(bundle)],
             env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
         )
-        time.sleep(2 + 20 * i / count)
-        process.kill()
-        process.wait()
-        digest = open_bundle(bundle).digest
-        assert digest == before or len(open_bundle(bundle).variants) == 2
+        killed += done.returncode == -signal.SIGKILL
+        after = open_bundle(bundle)
+        assert after.digest == before or len(after.variants) == 2
+    assert killed
 
 
 def test_ctrl_c_while_compiling_stops_the_compilers(

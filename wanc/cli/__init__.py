@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = INTERRUPTED
     if code == INTERRUPTED:
         _fail("interrupted; nothing was left half-written", "Interrupted", code, as_json)
-    sys.exit(code)
+    sys.exit(code or 0)
 
 
 def _terminated(number: int, frame: object) -> NoReturn:
@@ -42,4 +42,4 @@ def _fail(message: str, kind: str, code: int, as_json: bool) -> NoReturn:
     if as_json:
         print(json.dumps({"error": {"kind": kind, "exit_code": code, "message": message}}))
     print(f"wanc: {message}", file=sys.stderr)
-    sys.exit(code)
+    sys.exit(code or 0)

@@ -1,17 +1,21 @@
 """``make bench``: a DiT step, a VAE decode, a whole generation and start to mp4, against diffusers.
 
-Every pair is measured in this one process in turn, after a warm-up, and medians are printed.
+Every pair is measured in this one process in turn, after a warm-up. Medians are printed, and kept
+as one line of JSON with what they were measured on.
 """
 
 import json
 import os
-import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +27,12 @@ from wanc.cache import Cache
 from wanc.compile import compile_bundle
 from wanc.plan.plan import make_plan
 from wanc.progress import Silent
-from wanc.run.load import load
+from wanc.run.load import fit_checkpoint, load
 from wanc.run.pipeline import decode, encode_prompts, predict_noise, prepare, sample
 from wanc.run.prompt import Tokenizer
 from wanc.run.record import Stopwatch
 from wanc.run.request import RunRequest, sampling_values
-from wanc.run.sampler import draw_noise
+from wanc.run.sampler import SamplingValues, draw_noise
 from wanc.run.session import Session
 from wanc.spec.presets import NEGATIVE_PROMPT
 from wanc.spec.shape import Shape
@@ -41,7 +45,9 @@ PROMPT = "a lighthouse above a stormy sea"
 REPEATS = 7
 STEPS = 4
 TIMESTEP = 900.0
-KEPT = Path("bench/results.jsonl")
+SEED = 1
+KEPT = Path("out/bench.jsonl")
+TOOLS = ("jax", "torch", "diffusers")
 
 
 def median_ms(*runs: Callable[[], object]) -> list[float]:
@@ -78,16 +84,17 @@ def compiled(folder: Path, checkpoint: Path) -> tuple[Path, float]:
     return report.bundle, report.seconds
 
 
-def step_row(session: Session, request: RunRequest, pipe: Any) -> dict[str, float]:
+def step_row(
+    session: Session, request: RunRequest, values: SamplingValues, pipe: Any
+) -> dict[str, float]:
     """One guided DiT step: both branches of one expert."""
-    values = sampling_values(request, session.config)
     prompts = [Tokenizer(request.weights)(text) for text in (PROMPT, NEGATIVE_PROMPT)]
     state: Any = {}
     with torch.no_grad():
         embeddings = torch.from_numpy(encode_prompts(session, prompts, values, state))
     grid = session.config.geometry
     size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
-    latents = draw_noise(1, (1, MODEL.transformer.in_channels, *size))
+    latents = draw_noise(SEED, (1, MODEL.transformer.in_channels, *size))
     rope(session)
 
     def wanc() -> object:
@@ -118,7 +125,7 @@ def decode_row(session: Session, pipe: Any) -> dict[str, float]:
     """A VAE decode of the whole video."""
     grid = session.config.geometry
     size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
-    latents = draw_noise(1, (1, MODEL.vae.z_channels, *size))
+    latents = draw_noise(SEED, (1, MODEL.vae.z_channels, *size))
 
     @torch.no_grad()
     def theirs() -> object:
@@ -128,9 +135,10 @@ def decode_row(session: Session, pipe: Any) -> dict[str, float]:
     return {"wanc": ours, "diffusers": eager}
 
 
-def generation_row(session: Session, request: RunRequest, pipe: Any) -> dict[str, float]:
+def generation_row(
+    session: Session, request: RunRequest, values: SamplingValues, pipe: Any
+) -> dict[str, float]:
     """Prompt to pixels, everything loaded and warm."""
-    values = sampling_values(request, session.config)
     tokenizer = Tokenizer(request.weights)
     shape = Shape.parse(SHAPE)
 
@@ -147,25 +155,27 @@ def generation_row(session: Session, request: RunRequest, pipe: Any) -> dict[str
             num_inference_steps=STEPS,
             guidance_scale=values.guidance_high,
             guidance_scale_2=values.guidance_low,
-            generator=torch.Generator("cpu").manual_seed(1),
+            generator=torch.Generator("cpu").manual_seed(SEED),
         )
 
     ours, eager = median_ms(wanc, theirs)
     return {"wanc": ours, "diffusers": eager}
 
 
-def start_row(bundle: Path, checkpoint: Path, folder: Path) -> dict[str, float]:
+def start_row(request: RunRequest, values: SamplingValues, folder: Path) -> dict[str, float]:
     """A new process from its start to its mp4."""
-    line = ["--bundle", str(bundle), "--weights", str(checkpoint), "--prompt", PROMPT]
-    line += ["--steps", str(STEPS), "--seed", "1", "-o", str(folder / "v.mp4")]
-    script = Path(__file__).with_name("diffusers_run.py")
+    both = ["--weights", str(request.weights), "--prompt", PROMPT, "--shape", SHAPE]
+    both += ["--steps", str(STEPS), "--seed", str(SEED)]
+    both += ["--guidance", f"high={values.guidance_high},low={values.guidance_low}"]
     peers = [
-        [sys.executable, "-m", "wanc", "run", *line],
-        [sys.executable, str(script), str(checkpoint), str(folder / "d.mp4")],
+        [*("wanc", "run", *both), *("--bundle", str(request.bundle), "-o", str(folder / "v.mp4"))],
+        ["bench.diffusers_run", *both, "--fps", str(values.fps), "-o", str(folder / "d.mp4")],
     ]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     runs = [
-        lambda peer=peer: subprocess.run(peer, check=True, capture_output=True, env=environment)
+        lambda line=[sys.executable, "-m", *peer]: subprocess.run(
+            line, check=True, capture_output=True, env=environment
+        )
         for peer in peers
     ]
     ours, eager = median_ms(*runs)
@@ -181,8 +191,6 @@ def main() -> None:
         write_tiny_checkpoint(checkpoint, model=MODEL)
         bundle, compile_s = compiled(folder, checkpoint)
         opened = open_bundle(bundle)
-        session = load(opened, opened.variants[0].config, checkpoint)
-        prepare(session, Silent())
         pipe = WanPipeline.from_pretrained(checkpoint)
         pipe.set_progress_bar_config(disable=True)
         request = RunRequest(
@@ -191,14 +199,18 @@ def main() -> None:
             prompt=PROMPT,
             output=folder / "v.mp4",
             steps=STEPS,
-            seed=1,
+            seed=SEED,
         )
-        rows = {
-            "DiT step, two branches": step_row(session, request, pipe),
-            "VAE decode": decode_row(session, pipe),
-            "generate, warm": generation_row(session, request, pipe),
-            "start to mp4": start_row(bundle, checkpoint, folder),
-        }
+        config = fit_checkpoint(opened.variants[0].config, checkpoint)
+        values = sampling_values(request, config)
+        with closing(load(opened, config, checkpoint)) as session:
+            prepare(session, Silent())
+            rows = {
+                "DiT step, two branches": step_row(session, request, values, pipe),
+                "VAE decode": decode_row(session, pipe),
+                "generate, warm": generation_row(session, request, values, pipe),
+            }
+        rows["start to mp4"] = start_row(request, values, folder)
     show(rows, compile_s)
 
 
@@ -213,9 +225,42 @@ def show(rows: dict[str, dict[str, float]], compile_s: float) -> None:
         other = f"{row['torch.compile']:.0f}" if "torch.compile" in row else "-"
         ratio = row["diffusers"] / row["wanc"]
         print(f"{what:<26}{row['wanc']:>8.0f}{row['diffusers']:>11.0f}{ratio:>7.2f}x{other:>15}")
-    kept = {"machine": platform.processor() or platform.machine(), "rows_ms": rows}
+    kept = {**circumstances(), "compile_s": compile_s, "rows_ms": rows}
+    KEPT.parent.mkdir(exist_ok=True)
     with KEPT.open("a") as file:
         file.write(json.dumps(kept) + "\n")
+    print(f"kept in {KEPT}")
+
+
+def circumstances() -> dict[str, Any]:
+    """When, of what and on what machine."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "versions": {tool: version(tool) for tool in TOOLS},
+        "cores": os.cpu_count(),
+        "cpu": cpu_model(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of these sources, marked where they differ from it; None where git knows none."""
+    line = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parent)
+    except OSError:
+        return None
+    return found.stdout.strip() or None
+
+
+def cpu_model() -> str | None:
+    """Linux's name of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 if __name__ == "__main__":

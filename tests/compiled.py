@@ -74,7 +74,7 @@ class Wanc:
     cache: Cache
     folder: Path
 
-    def compile(self, plans: list[Plan], bundle: Path, options: Options | None = None) -> str:
+    def compile(self, plans: list[Plan], bundle: Path) -> str:
         """The digest of the bundle that was written."""
         return compile_bundle(
             plans,
@@ -91,7 +91,7 @@ class Wanc:
         name = "-".join([shape, topology, precision, *map(str, how.values())])
         path = self.folder / name
         if not path.exists():
-            self.compile([tiny_plan(shape, topology, precision, options)], path, options)
+            self.compile([tiny_plan(shape, topology, precision, options)], path)
         return path
 
     def denoiser(self, shape: str, topology: str) -> Path:

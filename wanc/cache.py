@@ -13,7 +13,7 @@ import msgspec
 
 from wanc.digest import canonical_json, of_bytes
 from wanc.errors import RunError
-from wanc.files import Reserved, write_whole
+from wanc.files import check_folder, write_whole
 
 Record = TypeVar("Record")
 
@@ -45,8 +45,7 @@ class Cache:
         """Raise RunError, before any work, where the cache takes no file."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with Reserved(self.path / "check"):
-                pass
+            check_folder(self.path)
         except OSError as error:
             raise RunError(
                 f"cannot write the cache {self.path}: {error.strerror}; "

@@ -17,6 +17,12 @@ def write_whole(path: Path, data: bytes) -> None:
         file.commit()
 
 
+def check_folder(folder: Path) -> None:
+    """Raise OSError where a folder takes no file."""
+    with Reserved(folder / "check"):
+        pass
+
+
 class Reserved:
     """A temporary file beside its final name. Reserving one shows early that it can be written."""
 

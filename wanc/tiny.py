@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from wanc.errors import RequestError
+from wanc.errors import RequestError, RunError
+from wanc.files import check_folder
 from wanc.spec.model import EXPERT_COMPONENTS, TRAIN_TIMESTEPS, Model
 from wanc.spec.presets import TINY
 from wanc.tiny_tokenizer import TOKENIZER_CLASS, write_tokenizer
@@ -31,7 +32,11 @@ def write_tiny_checkpoint(
     """
     directory = directory.resolve()
     _check_free(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        check_folder(directory.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {directory}: {error.strerror or error}") from error
     with TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
         written = Path(scratch) / directory.name
         for component, network in _meta_models(model).items():

@@ -1,8 +1,13 @@
-"""The pages say what the code has: commands, options, media types, fields, layers and links."""
+"""The pages say what the code has and prints: commands, options, samples, media types, fields,
+layers and links.
+"""
 
 import dataclasses
 import re
+import shlex
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -13,6 +18,7 @@ from tests.unit.test_layers import LAYERS
 from wanc.bundle import oci
 from wanc.bundle.config import FORMAT_VERSION, VariantConfig
 from wanc.bundle.store import FORMAT_ANNOTATION
+from wanc.cli import main
 from wanc.cli.app import app
 from wanc.cli.request import plans_of
 from wanc.errors import WancError
@@ -23,7 +29,8 @@ from wanc.targets.cpu import CpuTarget
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(page for part in (".", "docs", "bundles") for page in (ROOT / part).glob("*.md"))
 SETS = sorted((ROOT / "shapes").glob("*.yaml"))
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+WANC: Any = typer.main.get_command(app)
+COMMANDS: dict[str, Any] = WANC.commands
 
 
 def page(name: str) -> str:
@@ -65,7 +72,8 @@ def test_every_option_is_on_its_command_s_page(name):
 
 
 def test_pages_tell_of_no_other_command_or_option():
-    known = {o for command in COMMANDS.values() for o in options(command)} | {"-h", "--help"}
+    every = [WANC, *COMMANDS.values()]
+    known = {o for command in every for o in options(command)} | {"-h", "--help"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", CLI)) <= known
     assert set(re.findall(r"^## wanc (\S+)", CLI, re.MULTILINE)) == set(COMMANDS)
 
@@ -152,3 +160,38 @@ def test_architecture_draws_the_layers_that_hold():
     drawn = re.search(r"^```\n(errors .*?)```", ARCHITECTURE, re.MULTILINE | re.DOTALL)
     assert drawn
     assert [set(line.split()) for line in drawn[1].splitlines()] == LAYERS[:-1]  # no __main__
+
+
+def samples() -> list[tuple[str, str]]:
+    """Commands of docs/cli.md that need no bundle and no checkpoint, and what is shown of each."""
+    text = section("Exit codes") + section("wanc plan")
+    blocks = re.findall(r"^```\n(\$ .*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = [s for block in blocks for s in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [(command, shown) for command, _, shown in (s.partition("\n") for s in found)]
+
+
+def files() -> dict[str, str]:
+    """Shape sets that docs/cli.md shows after their names, as files by name."""
+    found = re.findall(r"`([\w-]+\.yaml)`:\n\n```yaml\n(.*?)^```", CLI, re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def test_some_samples_can_be_rerun():
+    assert len(samples()) >= 5
+    assert set(files()) == {"bad.yaml", "set.yaml"}
+
+
+@pytest.mark.parametrize(("command", "shown"), samples(), ids=range(len(samples())))
+def test_sample_shows_what_is_printed(command, shown, tmp_path, monkeypatch, capsys):
+    for name, text in files().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("wanc.spec.resolve.neuron_compiler_found", lambda: False)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # main would keep SIGTERM for itself
+    with redirect_stderr(sys.stdout), pytest.raises(SystemExit):
+        main(shlex.split(command)[1:])
+    printed = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
+    lines = shown.splitlines()
+    if lines[-1] == "...":
+        lines, printed = lines[:-1], printed[: len(lines) - 1]
+    assert printed == lines

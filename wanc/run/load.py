@@ -5,7 +5,6 @@ Refuses, before anything is loaded, what does not fit: version, digest, machine,
 
 import re
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,6 @@ from wanc.runtime.runtime import Runtime, runtime_of
 from wanc.spec.checkpoint import read_checkpoint
 from wanc.spec.model import Model
 from wanc.spec.shape import Shape
-from wanc.spec.target import DTYPE_BYTES, DTYPES
 from wanc.spec.topology import Topology
 from wanc.weights.checkpoint import Component, open_components
 from wanc.weights.needs import Need, calls, check_weights, count_casts, schedule_needs
@@ -158,8 +156,7 @@ def check_memory(config: VariantConfig, needs: list[Need]) -> None:
 
     All ranks are in this process and share equal shards, so each tensor counts once.
     """
-    itemsize = DTYPE_BYTES[DTYPES[config.variant.precision]]
-    needed = sum(prod(need.shape) * itemsize for need in needs)
+    needed = sum(need.bytes for need in needs)
     free = available_memory_bytes()
     if free is not None and needed > free:
         raise RunError(

@@ -1,4 +1,4 @@
-"""The record of a run, written beside the video: all that repeats it, and what it took."""
+"""The record of a run: everything but the weights' bytes that repeats it, and what it took."""
 
 import resource
 import time

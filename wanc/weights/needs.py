@@ -6,10 +6,12 @@ Reads the bundle's config; knows no model. All missing, extra and misshapen tens
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from wanc.errors import WeightsError
 from wanc.plan.abi import Program
 from wanc.plan.schedule import Call, Schedule
+from wanc.spec.target import DTYPE_BYTES
 from wanc.weights.checkpoint import DTYPES, Component
 
 _LISTED = 12
@@ -24,6 +26,8 @@ class Need:
     names: tuple[str, ...]
     """Any one of these names will do."""
     shape: tuple[int, ...]
+    bytes: int = 0
+    """Size of all its shards in the dtype that programs take; 0 where it stays on the host."""
 
 
 def calls(schedule: Schedule) -> Iterable[Call]:
@@ -38,7 +42,10 @@ def schedule_needs(schedule: Schedule, programs: Mapping[str, Program]) -> list[
         for weight in programs[call.program].weights:
             name = weight.tensor_in(call.layers)
             found[call.component, name] = Need(
-                component=call.component, names=(name,), shape=weight.stored_shape
+                component=call.component,
+                names=(name,),
+                shape=weight.stored_shape,
+                bytes=prod(weight.stored_shape) * DTYPE_BYTES[weight.dtype],
             )
     return list(found.values())
 

@@ -39,11 +39,6 @@ class TransformerCut:
         return self.model.heads // self.mesh.topology.tp
 
     @property
-    def local_width(self) -> int:
-        """Width of one rank's heads."""
-        return self.local_heads * self.model.head_width
-
-    @property
     def patch_width(self) -> int:
         """Values of one input token: channels times the patch."""
         f, h, w = self.model.patch_FHW

@@ -14,7 +14,7 @@ import msgspec
 
 from wanc.digest import of_json
 from wanc.errors import RefusedError
-from wanc.spec.model import EXPERT_COMPONENTS, Expert, Model, TextEncoder, Transformer, Vae
+from wanc.spec.model import Expert, Model, TextEncoder, Transformer, Vae
 from wanc.spec.presets import A14B_T2V_SAMPLING, PRESETS
 
 Json = dict[str, Any]
@@ -93,11 +93,6 @@ def _named(model: Model) -> Model:
             return preset
     digest = of_json(msgspec.to_builtins(model)).removeprefix("sha256:")
     return replace(model, name=f"custom-{digest[:8]}")
-
-
-def component_directory(directory: Path, expert: Expert) -> Path:
-    """Where an expert's weights lie."""
-    return directory / EXPERT_COMPONENTS[expert]
 
 
 def _read(path: Path, problems: list[str]) -> Json | None:

@@ -1,4 +1,4 @@
-"""Latent grids, tokens, and how they lie on ranks: the table of NUMERICS.md, and properties."""
+"""Latent grids, tokens, and how they lie on ranks: a table of common sizes, and properties."""
 
 from dataclasses import replace
 

@@ -68,6 +68,6 @@ def test_some_things_have_one_home(pattern, home):
 
 
 def test_model_numbers_stand_in_spec_alone():
-    """STYLE.md 8: one place for each fact."""
+    """One place for each fact."""
     spec = {"wanc/spec/presets.py", "wanc/spec/checkpoint.py"}  # and what configs may leave out
     assert where(r"\b(13824|5120|10240|256384)\b") <= spec

@@ -1,4 +1,4 @@
-"""Bytes on a rank, against the published sums of NUMERICS.md."""
+"""Bytes on a rank, against the sums that are published for the 14B model."""
 
 from dataclasses import replace
 
@@ -15,9 +15,9 @@ REPLICATED_BYTES = 0.9e9
 TEXT_BYTES = 9.3e9
 """UMT5-XXL without its table, in bf16."""
 TWO_DIGITS = 0.02
-"""NUMERICS.md gives two digits, and the sum over tp leaves the replicated part out."""
+"""The published sums have two digits, and the sum over tp leaves the replicated part out."""
 ONE_DIGIT = 0.2
-"""NUMERICS.md says `about`: the fp32 time embedder is in ours."""
+"""The published sum says `about`: the fp32 time embedder is in ours."""
 
 
 def parts(planned, *, only=""):

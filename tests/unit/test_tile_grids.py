@@ -1,4 +1,4 @@
-"""The grid of VAE tiles: counts and shapes of NUMERICS.md, and that tiles cover the picture."""
+"""The grid of VAE tiles: counts and shapes at common sizes, and that tiles cover the picture."""
 
 from itertools import pairwise
 

@@ -11,7 +11,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 PLACEMENTS: tuple[str, ...] = ("linear",)
 
 DTYPES: dict[Precision, DType] = {"fp32": "float32", "bf16": "bfloat16"}
-"""The dtype of matrices and activations; norms, softmax and the fp32 parameters stay fp32 in both."""
+"""The dtype of matrices and activations. Norms, softmax and some parameters stay fp32 in both."""
 
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2}
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from wanc.targets.cpu import CpuTarget
 
 from tests.cpu.test_parity import LATENT_TOLERANCE, MASKED, WHOLE, difference
 from wanc.lower.lower import lower
@@ -18,6 +17,7 @@ from wanc.model.transformer import BlocksGraph
 from wanc.run import feeds, pipeline
 from wanc.run.request import Guidance
 from wanc.run.sampler import SamplingValues, draw_noise
+from wanc.targets.cpu import CpuTarget
 from wanc.trace import trace
 
 SHOWS = 100 * LATENT_TOLERANCE

@@ -47,7 +47,9 @@ def check_topology(topology: Topology, model: Model, *, tokens: int, max_ranks: 
         degrees = ", ".join(f"tp{degree}" for degree in legal_tp_degrees(model))
         problems[-1] += f"; try {degrees}"
     if topology.cp > tokens:
-        problems.append(f"cp{topology.cp}: there are only {tokens} tokens to split")
+        problems.append(
+            f"cp{topology.cp}: there are only {tokens} tokens to split; try cp{tokens} or less"
+        )
     if max_ranks is not None and topology.ranks > max_ranks:
         fits = [str(t) for t in smaller_topologies(topology, model) if t.ranks <= max_ranks]
         problems.append(

@@ -38,6 +38,8 @@ def resolve_model(name: str) -> Model:
 
 def read_checkpoint(directory: Path) -> Model:
     """The model that a checkpoint's config files describe; raises RefusedError."""
+    if not directory.is_dir():
+        raise RefusedError(f"{directory}: no such checkpoint directory")
     problems: list[str] = []
     index = _read(directory / "model_index.json", problems)
     transformer = _component(directory, "transformer", _transformer, problems)

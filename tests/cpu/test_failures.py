@@ -17,7 +17,7 @@ import pytest
 import wanc.compile as story
 from tests.cpu.conftest import PROMPT
 from tests.cpu.test_parity import WHOLE
-from tests.cpu.test_run import line
+from tests.cpu.test_run import check_video, line
 from wanc.cli import main
 from wanc.errors import WancError
 from wanc.spec.model import EXPERT_COMPONENTS
@@ -269,7 +269,10 @@ def test_signals_at_any_moment_leave_no_half_file(
         process.send_signal(sent)
         _, errors = process.communicate(timeout=60)
         assert process.returncode in (0, 128 + sent, -sent), errors.decode()
-        assert output.exists() == (process.returncode == 0)
+        assert output.exists() or process.returncode
+        if output.exists():  # also where the signal came after the file had its name
+            check_video(output)
+            assert output.with_suffix(".json").exists()
         assert not list(tmp_path.glob(".new-*"))
 
 

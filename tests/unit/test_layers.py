@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "wanc"
 LAYERS = [
-    {"errors", "digest", "files", "progress", "tiny_weights", "kernels"},
+    {"arrays", "errors", "digest", "files", "progress", "tiny_weights", "kernels"},
     {"spec", "cache"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},

@@ -16,6 +16,7 @@ import numpy as np
 from jaxlib import _jax, xla_client
 from jaxlib.version import __version__ as jaxlib_version
 
+from wanc.arrays import aligned
 from wanc.bundle.xla_cpu import THREADS
 from wanc.errors import BundleError, RunError
 from wanc.runtime.engine import Buffer, Engine, Loaded, TensorType, misfits
@@ -23,8 +24,6 @@ from wanc.runtime.engine import Buffer, Engine, Loaded, TensorType, misfits
 _xla: Any = xla_client
 _native: Any = _jax
 
-_ALIGN_BYTES = 64
-"""XLA shares host memory of this alignment with all its devices and copies any other to each."""
 _PATIENCE_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=600",
     "--xla_cpu_collective_call_terminate_timeout_seconds=86400",
@@ -167,7 +166,7 @@ class CpuEngine(Engine):
         singles = []
         for shard, device in zip(shards, place.devices, strict=True):
             if id(shard) not in held:
-                held[id(shard)] = _aligned(shard)
+                held[id(shard)] = aligned(shard, shard.dtype)
             label, host = _label(types[0], (device,)), held[id(shard)]
             # With x64 enabled jaxlib narrows no 64-bit shard in silence.
             singles.append(_xla.batched_device_put(*label, [host], [device], enable_x64=True))
@@ -317,18 +316,6 @@ def _signature(module: Any) -> tuple[tuple[TensorType, ...], tuple[TensorType, .
         for shapes in (shape.parameter_shapes(), results)
     )
     return parameters, results
-
-
-def _aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array itself where XLA can share its memory, else a copy where it can."""
-    if array.flags.c_contiguous and array.ctypes.data % _ALIGN_BYTES == 0:
-        return array
-    room = np.empty(array.nbytes + _ALIGN_BYTES, np.uint8)
-    start = -room.ctypes.data % _ALIGN_BYTES
-    copy: np.ndarray[Any, Any] = room[start : start + array.nbytes].view(array.dtype)
-    copy = copy.reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def _own(buffer: Buffer) -> CpuBuffer:

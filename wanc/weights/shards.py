@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes  # noqa: F401  names bfloat16 to numpy
 import numpy as np
 
+from wanc.arrays import aligned
 from wanc.plan.abi import Weight
 from wanc.plan.mesh import Mesh
 from wanc.weights.checkpoint import Component
 
 Array = np.ndarray[Any, Any]
-
-ALIGN_BYTES = 64
-"""Host memory of this alignment is what runtimes share with their devices."""
 
 
 def read_shards(
@@ -42,14 +39,3 @@ def _read(component: Component, tensor: str, weight: Weight, part: int) -> Array
         at[weight.dim] = slice(part * size, (part + 1) * size)
     array = component.read(tensor, at)
     return aligned(array.reshape(weight.shape), weight.dtype)
-
-
-def aligned(array: Array, dtype: str) -> Array:
-    """A copy that a runtime can share with its devices instead of copying again."""
-    kind = np.dtype(dtype)
-    room = np.empty(array.size * kind.itemsize + ALIGN_BYTES, np.uint8)
-    start = -room.ctypes.data % ALIGN_BYTES
-    copy: Array = room[start : start + array.size * kind.itemsize].view(kind)
-    copy = copy.reshape(array.shape)
-    copy[...] = array
-    return copy

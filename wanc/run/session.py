@@ -37,7 +37,7 @@ class Session:
     """How many weights have another dtype in the checkpoint, by ``float32 to bfloat16``."""
     _loaded: dict[tuple[str, tuple[int, ...]], Loaded] = field(default_factory=dict)
     _weights: dict[tuple[Any, ...], Buffer] = field(default_factory=dict)
-    _shards: dict[tuple[str, str], Array] = field(default_factory=dict)
+    _shards: dict[tuple[Any, ...], list[Array]] = field(default_factory=dict)
     _feeds: dict[str, Array] = field(default_factory=dict)
     _fed: dict[tuple[Any, ...], Buffer] = field(default_factory=dict)
 
@@ -132,26 +132,17 @@ class Session:
 
     def _weight(self, call: Call, weight: Weight, ranks: tuple[int, ...]) -> Buffer:
         tensor = weight.tensor_in(call.layers)
-        cut = (weight.axis, weight.dim, weight.shape, weight.dtype)
-        key = (call.component, tensor, cut, ranks)
+        shard = (weight.axis, weight.dim, weight.shape, weight.dtype)
+        key = (call.component, tensor, shard, ranks)
         if key not in self._weights:
-            self._weights[key] = self.engine.put(
-                self._read(call.component, tensor, weight, ranks), ranks=ranks
+            component, mesh = self.components[call.component], self.config.mesh
+            shards = self._shards.get(key[:-1]) or read_shards(
+                component, tensor, weight, mesh, ranks
             )
+            if len(ranks) == 1 and weight.axis is None:  # other ranks will take the very same one
+                self._shards[key[:-1]] = shards
+            self._weights[key] = self.engine.put(shards, ranks=ranks)
         return self._weights[key]
-
-    def _read(
-        self, component: str, tensor: str, weight: Weight, ranks: tuple[int, ...]
-    ) -> list[Array]:
-        """A weight's shards; those of single ranks are kept, for every rank takes the same one."""
-        if len(ranks) > 1:
-            return read_shards(self.components[component], tensor, weight, self.config.mesh, ranks)
-        key = (component, tensor)
-        if key not in self._shards:
-            (self._shards[key],) = read_shards(
-                self.components[component], tensor, weight, self.config.mesh, ranks
-            )
-        return [self._shards[key]]
 
     def _input(
         self, binding: Binding, tensor: Tensor, values: Values, ranks: tuple[int, ...]

@@ -4,16 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.compiled import tiny_plan
 from tests.cpu.conftest import PROMPT, SEED, STEPS
 from tests.cpu.test_parity import WHOLE
+from wanc.errors import WeightsError
 from wanc.progress import Silent
-from wanc.run.pipeline import generate
-from wanc.spec.presets import NEGATIVE_PROMPT
+from wanc.run.pipeline import decoding_ranks, generate, token_embeddings
+from wanc.run.prompt import PromptTokens
+from wanc.spec.presets import NEGATIVE_PROMPT, TINY
 
 NO_COMPILER = """
 import sys
@@ -145,3 +149,21 @@ def test_a_sharded_checkpoint_gives_the_same_video(wanc: Any, tmp_path: Path) ->
     opened = open_bundle(wanc.bundle(WHOLE, "tp1"))
     session = load(opened, opened.variants[0].config, tmp_path / "sharded")
     assert np.array_equal(wanc.sample(session).latents, wanc.generation(WHOLE, "tp1").latents)
+
+
+def test_tiles_are_dealt_evenly_to_fewer_ranks(wanc: Any) -> None:
+    """Four tiles on four ranks, taken by three: no rank gets two before every rank has one."""
+    plan = tiny_plan("320x320x5", "tp4")
+    session = SimpleNamespace(config=SimpleNamespace(tiles=plan.tiles))
+    assert plan.tiles.ranks == (0, 1, 2, 3)
+    assert decoding_ranks(session, 3) == [0, 1, 2, 0]
+    assert decoding_ranks(session, 2) == [0, 1, 0, 1]
+    assert decoding_ranks(session, 9) == decoding_ranks(session, None) == [0, 1, 2, 3]
+
+
+def test_a_tokenizer_larger_than_the_table_is_refused(wanc: Any) -> None:
+    session = wanc.session(wanc.bundle(WHOLE, "tp1"))
+    prompt = PromptTokens(ids=(TINY.text_encoder.vocabulary,) * 512, real=1)
+    with pytest.raises(WeightsError, match="1024 rows"):
+        token_embeddings(session, [prompt])
+    session.close()

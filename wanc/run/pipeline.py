@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wanc.bundle.store import open_bundle
 from wanc.digest import of_bytes
+from wanc.errors import WeightsError
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.plan.tiles import Tile
 from wanc.progress import Progress
@@ -136,6 +137,9 @@ def token_embeddings(session: Session, prompts: list[PromptTokens]) -> Array:
     component = session.components["text_encoder"]
     name = next(name for name in EMBEDDING_NAMES if name in component.tensors)
     ids = sorted({i for prompt in prompts for i in prompt.ids})
+    vocabulary = session.config.model.text_encoder.vocabulary
+    if ids[-1] >= vocabulary:
+        raise WeightsError(f"the tokenizer gives id {ids[-1]}; the table has {vocabulary} rows")
     rows = {i: component.read(name, [slice(i, i + 1), slice(None)])[0] for i in ids}
     return np.stack([[rows[i] for i in prompt.ids] for prompt in prompts]).astype(np.float32)
 
@@ -188,8 +192,10 @@ def predict_noise(
 
 
 def decoding_ranks(session: Session, most: int | None) -> list[int]:
-    """The rank of each tile, on no more than so many ranks."""
-    return [rank % most if most else rank for rank in session.config.tiles.ranks]
+    """The rank of each tile, dealt in turn to no more than so many ranks."""
+    planned = session.config.tiles.ranks
+    used = min(most or len(planned), len(set(planned)))
+    return [k % used for k in range(len(planned))]
 
 
 def decode(

@@ -49,7 +49,7 @@ def select_variant(
     configs = [variant.config for variant in bundle.variants]
     found = [config for config in configs if _fits(config, wanted)]
     if len({config.model.name for config in found}) > 1:
-        model = read_checkpoint(checkpoint)
+        model = read_model(checkpoint)
         found = [config for config in found if not differences(config.model, model)]
     if len(found) == 1:
         return found[0]
@@ -108,10 +108,7 @@ def fit_checkpoint(config: VariantConfig, checkpoint: Path) -> VariantConfig:
     Raises WeightsError where the checkpoint's configs describe other networks than the bundle's:
     heads, eps or the VAE's mean leave no trace in the shapes of tensors.
     """
-    try:
-        theirs = read_checkpoint(checkpoint)
-    except RefusedError as error:
-        raise WeightsError(str(error)) from error
+    theirs = read_model(checkpoint)
     found = differences(config.model, theirs)
     if found:
         lines = "\n  ".join(found)
@@ -119,6 +116,14 @@ def fit_checkpoint(config: VariantConfig, checkpoint: Path) -> VariantConfig:
             f"{checkpoint} is another model than the bundle was compiled for:\n  {lines}"
         )
     return replace(config, model=replace(config.model, sampling=theirs.sampling))
+
+
+def read_model(checkpoint: Path) -> Model:
+    """The checkpoint's model; raises WeightsError where its configs are not those of one."""
+    try:
+        return read_checkpoint(checkpoint)
+    except RefusedError as error:
+        raise WeightsError(str(error)) from error
 
 
 def differences(ours: Model, theirs: Model) -> list[str]:
@@ -161,7 +166,8 @@ def check_memory(config: VariantConfig, needs: list[Need]) -> None:
     if free is not None and needed > free:
         raise RunError(
             f"variant {config.variant}: its weights take {needed / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB of memory are free"
+            f"{free / 2**30:.1f} GiB of memory are free: use a machine with more, "
+            "or a variant compiled with --precision bf16"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from wanc.bundle.config import FORMAT_VERSION, Blob, ProgramRecord, VariantConfig
 from wanc.bundle.store import NewVariant, check_destination, write_bundle
 from wanc.cache import Cache
-from wanc.digest import of_bytes, of_json
+from wanc.digest import of_json
 from wanc.identity import spec_key
 from wanc.plan.abi import Program
 from wanc.plan.plan import Plan
@@ -194,15 +194,16 @@ def compile_cached(
     known = cache.get_record("executables", of_json(key), CompiledRecord)
     data = cache.get_blob(known.digest) if known else None
     cached = data is not None
-    if data is None:
+    if known is None or data is None:
         stablehlo = cache.get_blob(lowered.stablehlo.digest)
         assert stablehlo is not None, "lower_cached has just put or read it"
         data = target.compile(stablehlo, replica_count=program.replica_count, stop=stop)
-        cache.put_record("executables", of_json(key), CompiledRecord(digest=cache.put_blob(data)))
+        known = CompiledRecord(digest=cache.put_blob(data))
+        cache.put_record("executables", of_json(key), known)
     report(f"{program.name} compiled")
     return CompiledProgram(
         lowered=lowered,
-        executable=Blob(digest=of_bytes(data), size_bytes=len(data)),
+        executable=Blob(digest=known.digest, size_bytes=len(data)),
         key=key,
         seconds=time.monotonic() - started,
         cached=cached,

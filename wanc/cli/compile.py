@@ -53,7 +53,8 @@ def compile_command(
 ) -> None:
     """Compile variants into a bundle.
 
-    Every program is traced, lowered and compiled once, ahead of time, from configs alone."""
+    Every program is traced, lowered and compiled once, ahead of time, from configs alone.
+    """
     if stop_after is not None and stop_after not in STAGES:
         raise RequestError(f"--stop-after {stop_after!r}: stages are {', '.join(STAGES)}")
     flags = Request(
@@ -75,15 +76,7 @@ def compile_command(
         return
     bundle = output or STORE / spec.model.name
     until: Until = "compile" if stop_after is None else "plan" if stop_after == "plan" else "lower"
-    write(
-        spec,
-        plans,
-        bundle,
-        isa,
-        jobs or os.cpu_count() or 1,
-        until,
-        json,
-    )
+    write(spec, plans, bundle, isa, jobs or os.cpu_count() or 1, until, json)
 
 
 def write(

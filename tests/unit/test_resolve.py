@@ -71,7 +71,7 @@ def test_request_that_fits_no_model(request_, message):
 
 
 def test_unknown_model_names_the_presets():
-    with pytest.raises(RefusedError, match=r"'wan9' is neither a preset \(wan2.2-t2v-a14b, tiny\)"):
+    with pytest.raises(RefusedError, match=r"'wan9' is neither a preset \(wan2.2-t2v-a14b, "):
         resolve(Request(model="wan9", shapes=("208x128x5",)), "cpu")
 
 
@@ -100,7 +100,16 @@ def test_compiler_that_is_there_and_fails_is_not_found(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert not resolve_module.neuron_compiler_found()
     compiler.write_text("#!/bin/sh\nexit 0\n")
+    assert not resolve_module.neuron_compiler_found()
+    compiler.write_text("#!/bin/sh\necho NeuronX Compiler version 2.28.1+abc\n")
     assert resolve_module.neuron_compiler_found()
-    target, why = choose_target("auto")
-    assert (target == "trn2") == ("trn2" in resolve_module.TARGETS)
-    assert "neuronx-cc found" in why
+    assert choose_target("auto") == ("trn2", "auto: neuronx-cc found")
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "placement"),
+    [("cpu", "fp32", "linear"), ("trn2", "bf16", "trn2-torus"), ("trn3", "bf16", "linear")],
+)
+def test_defaults_are_the_target_s(target, precision, placement):
+    (variant,) = resolve(ONE, target).variants
+    assert (variant.precision, variant.placement) == (precision, placement)

@@ -18,7 +18,7 @@ def take(index, dim=0) -> Slice:
 
 
 def cuts(whole, slices, topology, shape):
-    mesh = Mesh.linear(Topology.parse(topology))
+    mesh = Mesh.ordered(Topology.parse(topology))
     return cut(np.asarray(whole), slices, mesh, mesh.ranks, shape)
 
 
@@ -72,14 +72,14 @@ def test_cuts_are_made_in_their_order():
 
 def test_ranks_of_equal_parts_share_one_array():
     parts = cuts(range(8), (split("cp"),), "tp2-cp4-cfg2", (2,))
-    mesh = Mesh.linear(Topology.parse("tp2-cp4-cfg2"))
+    mesh = Mesh.ordered(Topology.parse("tp2-cp4-cfg2"))
     assert len({id(part) for part in parts}) == 4
     for rank, part in enumerate(parts):
         assert part is parts[2 * mesh.coordinates[rank].cp]
 
 
 def test_some_ranks_in_their_order():
-    mesh = Mesh.linear(Topology.parse("cp4"))
+    mesh = Mesh.ordered(Topology.parse("cp4"))
     parts = cut(np.arange(4), (split("cp"),), mesh, (3, 0), (1,))
     assert [part.tolist() for part in parts] == [[3], [0]]
 

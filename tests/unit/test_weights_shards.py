@@ -36,7 +36,7 @@ def weight(shape, *, stored=WHOLE.shape, dtype="float32", axis=None, dim=0) -> W
 @pytest.mark.parametrize("dim", [0, 1])
 def test_shards_of_the_tp_ranks_joined_are_the_whole(component, tp, dim):
     shape = tuple(size // tp if i == dim else size for i, size in enumerate(WHOLE.shape))
-    mesh = Mesh.linear(Topology(tp=tp))
+    mesh = Mesh.ordered(Topology(tp=tp))
     split = weight(shape, axis="tp" if tp > 1 else None, dim=dim)
     shards = read_shards(component(w=WHOLE), "w", split, mesh, mesh.ranks)
     assert {shard.shape for shard in shards} == {shape}
@@ -50,7 +50,7 @@ def test_ranks_of_one_coordinate_hold_one_array_read_once(component, monkeypatch
     monkeypatch.setattr(
         type(opened), "read", lambda self, *given: reads.append(given) or read(self, *given)
     )
-    mesh = Mesh.linear(Topology(tp=2, cp=2, cfg=2))
+    mesh = Mesh.ordered(Topology(tp=2, cp=2, cfg=2))
     shards = read_shards(opened, "w", weight((4, 12), axis="tp"), mesh, mesh.ranks)
     assert len(reads) == 2
     for rank, shard in enumerate(shards):
@@ -59,14 +59,14 @@ def test_ranks_of_one_coordinate_hold_one_array_read_once(component, monkeypatch
 
 
 def test_replicated_weight_is_one_array_on_every_rank(component):
-    mesh = Mesh.linear(Topology(tp=4, cp=2))
+    mesh = Mesh.ordered(Topology(tp=4, cp=2))
     shards = read_shards(component(w=WHOLE), "w", weight(WHOLE.shape), mesh, mesh.ranks)
     assert len(shards) == 8
     assert {id(shard) for shard in shards} == {id(shards[0])}
 
 
 def test_shards_come_in_the_order_of_the_ranks_asked_for(component):
-    mesh = Mesh.linear(Topology(tp=4))
+    mesh = Mesh.ordered(Topology(tp=4))
     split = weight((2, 12), axis="tp")
     shards = read_shards(component(w=WHOLE), "w", split, mesh, (3, 1))
     np.testing.assert_array_equal(shards[0], WHOLE[6:])
@@ -76,7 +76,7 @@ def test_shards_come_in_the_order_of_the_ranks_asked_for(component):
 def test_shard_is_reshaped_to_the_abi(component):
     """A patch embedding's kernel is a matrix to the program."""
     kernel = np.arange(4 * 2 * 1 * 2 * 2, dtype=np.float32).reshape(4, 2, 1, 2, 2)
-    mesh = Mesh.linear(Topology())
+    mesh = Mesh.ordered(Topology())
     flat = weight((4, 8), stored=kernel.shape)
     (shard,) = read_shards(component(w=kernel), "w", flat, mesh, (0,))
     np.testing.assert_array_equal(shard, kernel.reshape(4, 8))
@@ -87,7 +87,7 @@ def test_shard_is_reshaped_to_the_abi(component):
 @pytest.mark.parametrize("axis", [None, "tp"])
 def test_cast_to_the_abi_s_dtype(component, stored, dtype, axis):
     array = WHOLE.astype(stored)
-    mesh = Mesh.linear(Topology(tp=2))
+    mesh = Mesh.ordered(Topology(tp=2))
     shape = (4, 12) if axis else WHOLE.shape
     cast = weight(shape, dtype=dtype, axis=axis)
     shards = read_shards(component(w=array), "w", cast, mesh, (0, 1))
@@ -100,7 +100,7 @@ def test_cast_to_the_abi_s_dtype(component, stored, dtype, axis):
 
 def test_bf16_rounds_to_nearest_even(component):
     halfway = np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-16], np.float32)
-    mesh = Mesh.linear(Topology())
+    mesh = Mesh.ordered(Topology())
     narrow = weight((3,), stored=(3,), dtype="bfloat16")
     (shard,) = read_shards(component(w=halfway), "w", narrow, mesh, (0,))
     np.testing.assert_array_equal(

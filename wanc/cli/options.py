@@ -27,9 +27,16 @@ PrecisionName = Annotated[
     str | None, typer.Option("--precision", help="fp32 or bf16. [default: the target's]")
 ]
 PlacementName = Annotated[
-    str | None, typer.Option("--placement", help="How ranks lie on the fabric. [default: linear]")
+    str | None,
+    typer.Option(
+        "--placement",
+        help="How ranks lie on the fabric: linear, trn2-torus, or the axes from the fastest on, as "
+        "tp-cfg-cp. [default: the target's]",
+    ),
 ]
-TargetName = Annotated[str | None, typer.Option("--target", help="cpu, or auto. [default: auto]")]
+TargetName = Annotated[
+    str | None, typer.Option("--target", help="cpu, trn2, trn3, or auto. [default: auto]")
+]
 Blocks = Annotated[
     int | None,
     typer.Option(

@@ -1,9 +1,11 @@
-"""Ranks and their coordinates, and the groups of ranks that a collective joins.
+"""Ranks, their coordinates and cores, and the groups of ranks that a collective joins.
 
-Knows degrees and placement; nothing of what is split.
+Knows degrees; nothing of what is split, nor of how a fabric is laid out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Self
 
 from wanc.spec.topology import AXES, Axis, Topology
@@ -26,22 +28,23 @@ class Coordinates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """A topology laid out on ranks."""
+    """A topology laid out on ranks, and ranks on cores."""
 
     topology: Topology
     coordinates: tuple[Coordinates, ...]
     """Coordinates of each rank, by rank."""
+    cores: tuple[int, ...]
+    """The core that each rank runs on, by rank, counted over one machine."""
 
     @classmethod
-    def linear(cls, topology: Topology) -> Self:
-        """tp varies fastest, then cp, then cfg: tp groups are consecutive ranks."""
+    def ordered(cls, topology: Topology, order: Sequence[Axis] = AXES) -> Self:
+        """Ranks by their coordinates, the first axis of the order varying fastest."""
+        slowest_first = tuple(reversed(order))
         places = tuple(
-            Coordinates(cfg=cfg, cp=cp, tp=tp)
-            for cfg in range(topology.cfg)
-            for cp in range(topology.cp)
-            for tp in range(topology.tp)
+            Coordinates(**dict(zip(slowest_first, place, strict=True)))
+            for place in product(*(range(topology.degree(axis)) for axis in slowest_first))
         )
-        return cls(topology=topology, coordinates=places)
+        return cls(topology=topology, coordinates=places, cores=tuple(range(topology.ranks)))
 
     @property
     def ranks(self) -> tuple[int, ...]:

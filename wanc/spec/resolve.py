@@ -3,15 +3,14 @@
 The one place where defaults of a request stand.
 """
 
-import shutil
-import subprocess
 from typing import cast
 
 from wanc.errors import RequestError
+from wanc.machine import compiler_version, this_machine
 from wanc.spec.checkpoint import resolve_model
 from wanc.spec.sets import Request
 from wanc.spec.shape import Shape
-from wanc.spec.target import PLACEMENTS, PRECISIONS, TARGETS, Precision, target_facts
+from wanc.spec.target import PLACEMENTS, PRECISIONS, Precision, target_facts
 from wanc.spec.topology import Topology
 from wanc.spec.variant import ATTENTIONS, TILE_GRIDS, Attention, Options, Spec, TileGrid, Variant
 
@@ -26,7 +25,7 @@ def resolve(request: Request, target: str) -> Spec:
     facts = target_facts(target)
     model = resolve_model(request.model or DEFAULT_MODEL)
     precision = _choice("precision", request.precision or facts.default_precision, PRECISIONS)
-    placement = _choice("placement", request.placement or "linear", PLACEMENTS)
+    placement = _choice("placement", request.placement or facts.default_placement, PLACEMENTS)
     variants = tuple(
         Variant(
             task=model.task,
@@ -53,21 +52,13 @@ def choose_target(wanted: str | None) -> tuple[str, str]:
         return wanted, "as asked"
     if not neuron_compiler_found():
         return "cpu", f"auto: {NEURON_COMPILER} not found"
-    if "trn2" not in TARGETS:
-        return "cpu", f"auto: {NEURON_COMPILER} found, but this version has no target trn2 yet"
     return "trn2", f"auto: {NEURON_COMPILER} found"
 
 
 def neuron_compiler_found() -> bool:
     """Whether the real compiler answers; PyPI's package of that name is an empty placeholder."""
-    program = shutil.which(NEURON_COMPILER)
-    if program is None:
-        return False
-    try:
-        answer = subprocess.run([program, "--version"], capture_output=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return answer.returncode == 0
+    version, _ = compiler_version(this_machine(), NEURON_COMPILER)
+    return bool(version)
 
 
 def _choice(what: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -236,7 +236,7 @@ def test_latents_may_not_take_the_record_s_name(
 def test_weights_that_memory_cannot_hold_are_refused(
     bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wanc.run.load.available_memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("wanc.run.load.free_memory", lambda machine: (1 << 20, False))
     fails(run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4"), 6, capsys, "0.0 GiB", "free")
 
 
@@ -331,10 +331,10 @@ def test_ctrl_c_while_compiling_stops_the_compilers(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     lower_cached = story.lower_cached
 
-    def interrupted(program: Any, key: str, cache: Any) -> Any:
+    def interrupted(program: Any, *how: Any) -> Any:
         if program.name == "dit_embed":
             raise KeyboardInterrupt
-        return lower_cached(program, key, cache)
+        return lower_cached(program, *how)
 
     monkeypatch.setattr(story, "lower_cached", interrupted)
     model = ["--model", str(wanc.checkpoint), "--shape", WHOLE]

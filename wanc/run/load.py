@@ -3,7 +3,6 @@
 Refuses, before anything is loaded, what does not fit: version, digest, machine, weights.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import msgspec
 from wanc.bundle.config import ProgramRecord, VariantConfig
 from wanc.bundle.store import Bundle
 from wanc.errors import BundleError, RefusedError, RequestError, RunError, WeightsError
+from wanc.machine import free_memory, this_machine
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.run.session import Session
 from wanc.runtime.runtime import Runtime, runtime_of
@@ -95,7 +95,7 @@ def read_executable(bundle: Bundle, record: ProgramRecord, runtime: Runtime) -> 
     if record.executable is None:
         raise BundleError(
             f"program {record.program.name} has no executable: compiling stopped before it; "
-            f"compile again into {bundle.path} without --stop-after"
+            f"`wanc compile --from {bundle.path}` makes it"
         )
     data = bundle.read(record.executable)
     runtime.check_executable(data, record.program.name)
@@ -162,20 +162,10 @@ def check_memory(config: VariantConfig, needs: list[Need]) -> None:
     All ranks are in this process and share equal shards, so each tensor counts once.
     """
     needed = sum(need.bytes for need in needs)
-    free = available_memory_bytes()
+    free, _ = free_memory(this_machine())
     if free is not None and needed > free:
         raise RunError(
             f"variant {config.variant}: its weights take {needed / 2**30:.1f} GiB, and "
             f"{free / 2**30:.1f} GiB of memory are free: use a machine with more, "
             "or a variant compiled with --precision bf16"
         )
-
-
-def available_memory_bytes() -> int | None:
-    """Memory that new work can have, as Linux estimates it; None where that is not known."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return None
-    found = re.search(r"^MemAvailable:\s*(\d+) kB$", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None

@@ -18,6 +18,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo
 
+from tests.programs import replicas
 from wanc.bundle.x86 import ISAS, machine_flags, missing_features
 from wanc.bundle.xla_cpu import canonical, check_features, object_files, target_of
 from wanc.digest import of_bytes, of_json
@@ -71,7 +72,7 @@ def artifact(text: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def block() -> bytes:
-    return CpuTarget().compile(artifact(BLOCK), replica_count=2)
+    return CpuTarget().compile(replicas(2), artifact(BLOCK))
 
 
 # --- what an executable is ------------------------------------------------------------------------
@@ -106,9 +107,9 @@ def test_wider_isa_by_choice(block: bytes):
     lacking = missing_features(ISAS["x86-64-v4"], machine_flags())
     if lacking:
         with pytest.raises(ToolchainError, match=lacking[0]):
-            CpuTarget(isa="x86-64-v4").compile(artifact(BLOCK), replica_count=2)
+            CpuTarget(isa="x86-64-v4").compile(replicas(2), artifact(BLOCK))
         return
-    wide = CpuTarget(isa="x86-64-v4").compile(artifact(BLOCK), replica_count=2)
+    wide = CpuTarget(isa="x86-64-v4").compile(replicas(2), artifact(BLOCK))
     assert target_of(wide).features == ISAS["x86-64-v4"]
     assert wide != block
 
@@ -123,11 +124,12 @@ def test_isa_that_xla_cannot_keep_to_is_refused(isa: str):
 
 ELSEWHERE = """
 import os, sys
+from tests.programs import replicas
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from wanc.digest import of_bytes
 from wanc.targets.cpu import CpuTarget
 data = open(sys.argv[1], "rb").read()
-print(of_bytes(CpuTarget().compile(data, replica_count=2)))
+print(of_bytes(CpuTarget().compile(replicas(2), data)))
 assert not {"jax", "jaxlib", "torch"} & set(sys.modules)
 """
 
@@ -159,22 +161,22 @@ def test_same_bytes_from_threads(block: bytes):
     with ThreadPoolExecutor(3) as pool:
         texts = [BLOCK, small, BLOCK]
         results = list(
-            pool.map(lambda text: CpuTarget().compile(artifact(text), replica_count=2), texts)
+            pool.map(lambda text: CpuTarget().compile(replicas(2), artifact(text)), texts)
         )
     assert results[0] == results[2] == block
     assert results[1] != block
 
 
 def test_key_has_all_that_matters_and_nothing_of_the_host():
-    key = CpuTarget().compile_key(stablehlo="sha256:00", replica_count=2)
+    key = CpuTarget().compile_key(replicas(2), "sha256:00")
     assert set(key) == {
         *("key_version", "target", "stablehlo", "replica_count", "isa", "jaxlib", "flags"),
         *("threads", "sources"),
     }
     others = [
-        CpuTarget(isa="x86-64-v4").compile_key(stablehlo="sha256:00", replica_count=2),
-        CpuTarget().compile_key(stablehlo="sha256:01", replica_count=2),
-        CpuTarget().compile_key(stablehlo="sha256:00", replica_count=1),
+        CpuTarget(isa="x86-64-v4").compile_key(replicas(2), "sha256:00"),
+        CpuTarget().compile_key(replicas(2), "sha256:01"),
+        CpuTarget().compile_key(replicas(1), "sha256:00"),
     ]
     assert len({of_json(entries) for entries in [key, *others]}) == 4
     assert str(Path.home()) not in str(key)
@@ -194,12 +196,12 @@ def test_failure_quotes_its_cause():
         "custom_call @nobody(%y) : (tensor<4x80xf32>) -> tensor<4x80xf32>",
     )
     with pytest.raises(ToolchainError, match=r"program sha256:.*(?s:.*)nobody"):
-        CpuTarget().compile(artifact(unknown), replica_count=2)
+        CpuTarget().compile(replicas(2), artifact(unknown))
 
 
 def test_garbage_is_a_toolchain_error():
     with pytest.raises(ToolchainError, match="failed with status 1"):
-        CpuTarget().compile(b"garbage", replica_count=1)
+        CpuTarget().compile(replicas(1), b"garbage")
 
 
 def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
@@ -212,7 +214,7 @@ def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> N
 def test_killed_worker_is_a_toolchain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake_worker(tmp_path, monkeypatch, "echo last words >&2; kill -9 $$")
     with pytest.raises(ToolchainError, match=r"killed by SIGKILL .*: last words"):
-        CpuTarget().compile(b"", replica_count=1)
+        CpuTarget().compile(replicas(1), b"")
 
 
 def test_stop_kills_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -228,7 +230,7 @@ def test_stop_kills_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     stop = Event()
     stop.set()
     with pytest.raises(ToolchainError, match="stopped"):
-        CpuTarget().compile(b"", replica_count=1, stop=stop)
+        CpuTarget().compile(replicas(1), b"", stop=stop)
     assert [worker.returncode for worker in started] == [-9]
 
 
@@ -255,13 +257,13 @@ def test_worker_ends_with_its_parent(tmp_path: Path):
 def test_instruction_beyond_the_isa_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cpu, "used_features", lambda elf, suspects: {"gfni"})
     with pytest.raises(ToolchainError, match=r"used gfni .* which x86-64-v3 does not have"):
-        CpuTarget().compile(artifact(BLOCK), replica_count=2)
+        CpuTarget().compile(replicas(2), artifact(BLOCK))
 
 
 def test_machine_below_the_isa_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cpu, "machine_flags", lambda: machine_flags() - {"avx2"})
     with pytest.raises(ToolchainError, match="lacks avx2 of x86-64-v3"):
-        CpuTarget().compile(artifact(BLOCK), replica_count=2)
+        CpuTarget().compile(replicas(2), artifact(BLOCK))
 
 
 # --- rewrites -------------------------------------------------------------------------------------

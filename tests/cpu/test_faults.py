@@ -77,7 +77,7 @@ def test_a_fault_in_a_program_shows(
     with monkeypatch.context() as patch:
         fault(patch)
         stablehlo = lower(trace(program)).stablehlo
-    wrong = CpuTarget().compile(stablehlo, replica_count=program.replica_count)
+    wrong = CpuTarget().compile(program, stablehlo)
     right = session.read_executable
     faulty = replace(
         session,

@@ -24,6 +24,7 @@ from wanc.bundle.x86 import ISAS, machine_flags, missing_features
 from wanc.bundle.xla_cpu import THREADS, TRIPLE, canonical, object_files, target_of, with_features
 from wanc.digest import of_bytes, of_file
 from wanc.errors import BundleError, RefusedError, ToolchainError
+from wanc.plan.abi import Program
 from wanc.targets.machine_code import used_features
 
 KEY_VERSION = 1
@@ -74,13 +75,22 @@ class CpuTarget:
         """XLA's flags, in order."""
         return (f"--xla_cpu_max_isa={_MAX_ISA_FLAGS[self.isa]}",)
 
-    def compile_key(self, *, stablehlo: str, replica_count: int) -> dict[str, Any]:
-        """All that determines an executable, entry by entry; stablehlo is the digest."""
+    def check_toolchain(self) -> None:
+        """Raise ToolchainError, before any work, where this machine cannot compile for the ISA."""
+        self._check_machine()
+
+    def default_jobs(self) -> tuple[int, str]:
+        """How many compilers at once suit this machine, and why."""
+        cores = os.cpu_count() or 1
+        return cores, f"{cores} cores"
+
+    def compile_key(self, program: Program, stablehlo: str) -> dict[str, Any]:
+        """All that determines a program's executable, entry by entry; stablehlo is the digest."""
         return {
             "key_version": KEY_VERSION,
             "target": self.name,
             "stablehlo": stablehlo,
-            "replica_count": replica_count,
+            "replica_count": program.replica_count,
             "isa": self.isa,
             "jaxlib": version("jaxlib"),
             "flags": list(self.flags),
@@ -97,7 +107,7 @@ class CpuTarget:
             "features": sorted(ISAS[self.isa]),
         }
 
-    def compile(self, stablehlo: bytes, *, replica_count: int, stop: Event | None = None) -> bytes:
+    def compile(self, program: Program, stablehlo: bytes, *, stop: Event | None = None) -> bytes:
         """Compile a portable artifact; the same call gives the same bytes. Any thread may call.
 
         Once stop is set, the worker is killed.
@@ -106,7 +116,7 @@ class CpuTarget:
         """
         name = of_bytes(stablehlo)[:19]
         self._check_machine()
-        raw = _compile_apart(stablehlo, replica_count, self.flags, name, stop or Event())
+        raw = _compile_apart(stablehlo, program.replica_count, self.flags, name, stop or Event())
         try:
             target = target_of(raw)
             suspects = target.features - ISAS[self.isa]

@@ -3,6 +3,8 @@
 from threading import Event
 from typing import Any, Protocol
 
+from wanc.plan.abi import Program
+
 
 class Target(Protocol):
     """Turns StableHLO into executables of one kind of machine."""
@@ -15,14 +17,20 @@ class Target(Protocol):
     def executable_type(self) -> str:
         """Media type of its executables."""
 
-    def compile_key(self, *, stablehlo: str, replica_count: int) -> dict[str, Any]:
-        """All that determines an executable, entry by entry; stablehlo is the digest."""
+    def check_toolchain(self) -> None:
+        """Raise ToolchainError, before any work, where its compiler is missing or too old."""
 
-    def compile(self, stablehlo: bytes, *, replica_count: int, stop: Event | None = None) -> bytes:
-        """Compile a portable artifact, in any thread; raises ToolchainError.
+    def compile_key(self, program: Program, stablehlo: str) -> dict[str, Any]:
+        """All that determines a program's executable, entry by entry; stablehlo is the digest."""
+
+    def compile(self, program: Program, stablehlo: bytes, *, stop: Event | None = None) -> bytes:
+        """Compile a program's portable artifact, in any thread; raises ToolchainError.
 
         Ends soon after stop is set, with an error.
         """
+
+    def default_jobs(self) -> tuple[int, str]:
+        """How many compilers at once suit this machine, and why."""
 
     def requires(self) -> dict[str, Any]:
         """What a machine must have to run the executables."""

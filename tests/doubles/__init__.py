@@ -1,0 +1,1 @@
+"""Programs that stand for others, which no test can have."""

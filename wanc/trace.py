@@ -3,12 +3,18 @@
 Knows torch.export, and nothing of the model's arithmetic or of StableHLO.
 """
 
+import functools
+import inspect
+import linecache
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.traceback import preserve_node_meta, set_stack_trace
+from torch.overrides import TorchFunctionMode
 
 from wanc.model.programs import call_graph, graph_of
 from wanc.plan.abi import Program
@@ -46,7 +52,32 @@ class _Program(nn.Module):
         self.graph = graph_of(program)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return call_graph(self.graph, self.program, tensors)
+        with preserve_node_meta(), _Sources():
+            return call_graph(self.graph, self.program, tensors)
+
+
+class _Sources(TorchFunctionMode):
+    """Makes the stack trace of each node the one line outside of torch that called for it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        frame = inspect.currentframe()
+        while frame and frame.f_code.co_filename.startswith(_NO_SOURCES):
+            frame = frame.f_back
+        if frame:
+            code = frame.f_code
+            set_stack_trace([_shown(code.co_filename, frame.f_lineno, code.co_name)])
+        return func(*args, **(kwargs or {}))
+
+
+_NO_SOURCES = (torch.__path__[0], __file__)
+
+
+@functools.cache
+def _shown(file: str, line: int, function: str) -> str:
+    """A line of code as Python shows it in a traceback."""
+    return f'File "{file}", line {line}, in {function}\n    {linecache.getline(file, line).strip()}'
 
 
 def trace(program: Program) -> Traced:

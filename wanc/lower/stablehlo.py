@@ -1,10 +1,12 @@
-"""All that wanc's lowering needs of jax and jaxlib beyond their public interfaces, in one file.
+"""All that makes StableHLO beyond jax's and jaxlib's public interfaces, in one file.
 
-Collectives as StableHLO operations in replica mode, and the canonical form of a module: its bytes
-are a program's identity. Knows no operator table and no model.
+Collectives as StableHLO operations in replica mode, where operations come from, and the canonical
+form of a module: its bytes are a program's identity. Knows no operator table and no model.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
+from wanc.lower.artifact import callee, walk
 from wanc.plan.mesh import Groups
 
 Value = Any
@@ -108,6 +111,35 @@ def collective_rules(groups: Mapping[str, Groups]) -> dict[str, Callable[..., An
     }
 
 
+# --- where operations come from ------------------------------------------------------------
+
+_MARK = "wanc:"
+
+
+def origin(name: str) -> AbstractContextManager[Any]:
+    """What is traced in this context has that origin."""
+    return jax.named_scope(_MARK + name)
+
+
+def origins(lowered: jax.stages.Lowered) -> list[str | None]:
+    """The origin of each operation in the order of the text; canonical_module removes all traces.
+
+    What a private function holds has the origin of the first call of it. Constants that jax
+    shares have none.
+    """
+    known: dict[str, str | None] = {}
+    found: list[tuple[str, str | None]] = []
+    function = ""
+    for op in walk(lowered.compiler_ir("stablehlo")):  # type: ignore[arg-type]
+        if op.name == "func.func":
+            function = ir.StringAttr(op.attributes["sym_name"]).value
+        own = re.search(rf'{_MARK}([^/"]+)', str(op.location))
+        found.append((function, own.group(1) if own else None))
+        if op.name == "func.call":
+            known.setdefault(callee(op), found[-1][1] or known.get(function))
+    return [own or known.get(function) for function, own in found]
+
+
 # --- identity ------------------------------------------------------------------------------
 
 
@@ -162,11 +194,4 @@ def portable_artifact(module: ir.Module) -> bytes:
 
 def operations(module: ir.Module) -> list[str]:
     """Names of all operations of a module, nested ones too."""
-    found: list[str] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        found.append(op.name)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return found
+    return [op.name for op in walk(module)]

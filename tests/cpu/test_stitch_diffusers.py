@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from wanc.plan.geometry import Geometry
-from wanc.plan.tiles import plan_tiles
+from wanc.plan.tiles import STRIDE_PX, TILE_PX, plan_tiles
 from wanc.run.tiles import stitch
 
 STRIDE = 8
@@ -47,7 +47,7 @@ def test_random_tiles_give_the_bits_of_tiled_decode(vae, rows, columns):
     grid = Geometry(
         latent_frames=1, latent_rows=rows, latent_columns=columns, token_rows=1, token_columns=1
     )
-    plan = plan_tiles(grid, "diffusers", 1)
+    plan = plan_tiles(grid, "diffusers", 1, px_per_latent=STRIDE)
     planned = [(tile.rows * STRIDE, tile.columns * STRIDE) for tile in plan.tiles]
     assert [tile.shape[3:] for tile in decoder.tiles] == planned
     ours = stitch(decoder.tiles, plan, STRIDE, columns * STRIDE, rows * STRIDE)
@@ -55,7 +55,5 @@ def test_random_tiles_give_the_bits_of_tiled_decode(vae, rows, columns):
 
 
 def test_tile_sizes_are_the_defaults_of_diffusers(vae):
-    from wanc.plan.tiles import STRIDE_LATENT, TILE_LATENT
-
-    assert vae.tile_sample_min_height == vae.tile_sample_min_width == TILE_LATENT * STRIDE
-    assert vae.tile_sample_stride_height == vae.tile_sample_stride_width == STRIDE_LATENT * STRIDE
+    assert vae.tile_sample_min_height == vae.tile_sample_min_width == TILE_PX
+    assert vae.tile_sample_stride_height == vae.tile_sample_stride_width == STRIDE_PX

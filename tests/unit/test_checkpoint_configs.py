@@ -101,7 +101,7 @@ def problems(directory) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [WAN22_T2V_A14B.name, TINY.name])
 def test_preset_and_its_configs_are_one_model(write, name):
     assert read_checkpoint(write(PRESETS[name])) == PRESETS[name]
     assert resolve_model(name) is PRESETS[name]

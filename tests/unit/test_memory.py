@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.planned import A14B, asked, planned
+from wanc.errors import RefusedError
+from wanc.plan.memory import memory_parts, usable_bytes
+from wanc.plan.plan import check_memory, work_out
 from wanc.spec.presets import TINY
-
-A14B = "wan2.2-t2v-a14b"
+from wanc.spec.target import TARGETS
+from wanc.spec.variant import Options
 
 EXPERTS_BYTES = 57e9
 """Both experts in bf16."""
@@ -99,3 +103,115 @@ def test_whole_is_the_sum_of_its_parts(plan):
     assert planned.memory_bytes == sum(parts(planned).values())
     assert len(parts(planned)) == len(planned.memory)
     assert all(size > 0 for size in parts(planned).values())
+
+
+# --- on a core of trn2 ---------------------------------------------------------------------------
+
+TRN2 = TARGETS["trn2"].accelerator
+PUBLISHED = 0.15
+"""Published parts have two digits, and nothing says what lies in which."""
+COMMON = [
+    (shape, topology)
+    for shape in ("832x480x81", "1280x720x81")
+    for topology in ("tp4-cp8-cfg2", "tp4-cp8", "tp8-cp4", "tp8-cp4-cfg2")
+]
+
+
+def two_whole_graphs(topology):
+    """Memory of the published configuration: the first step's and the steady step's whole DiT,
+    with attention kernels, and neither text encoder nor VAE."""
+    model, variant = asked("1280x720x81", topology, target="cpu", placement="linear")
+    whole = work_out(model, variant, Options(blocks_per_program=40))
+    programs = [program for program in whole.programs if program.kind.startswith("dit")]
+    blocks = next(program for program in programs if program.kind == "dit_blocks")
+    names = {program.name for program in programs}
+    stages = [s for s in whole.schedule.stages if {call.program for call in s.calls} <= names]
+    return memory_parts(
+        [*programs, replace(blocks, name="dit_blocks_steady")],
+        replace(whole.schedule, stages=tuple(stages)),
+        TRN2,
+        kernels=True,
+    )
+
+
+def sum_of(found, named=""):
+    return sum(part.bytes for part in found if named in part.name)
+
+
+@pytest.mark.parametrize(
+    ("part", "gigabytes"),
+    [("weights", 14.7), ("scratchpad", 1.5), ("code and runtime", 0.55), ("DMA rings", 7.4)],
+)
+def test_published_parts_of_two_whole_graphs(part, gigabytes):
+    found = two_whole_graphs("tp4-cp8-cfg2")
+    assert sum_of(found, part) == pytest.approx(gigabytes * 1e9, rel=PUBLISHED)
+
+
+def test_published_sum_of_two_whole_graphs_is_refused():
+    found = two_whole_graphs("tp4-cp8-cfg2")
+    assert sum_of(found) == pytest.approx(24.4e9, rel=PUBLISHED)
+    assert not sum_of(found, "scores")
+    _, variant = asked(topology="tp4-cp8-cfg2")
+    with pytest.raises(RefusedError, match=r"needs 23\.\d GiB on a core of trn2"):
+        check_memory(TRN2, variant, found)
+
+
+def test_published_way_out_fits():
+    found = two_whole_graphs("tp8-cp4-cfg2")
+    assert sum_of(found, "weights") == pytest.approx(7.3e9, rel=PUBLISHED)
+    _, variant = asked(topology="tp8-cp4-cfg2")
+    check_memory(TRN2, variant, found)
+
+
+def test_what_is_reported_not_to_fit_is_beyond_what_can_be_used():
+    assert usable_bytes(TRN2) < 24.4e9 < TRN2.core_hbm_bytes
+
+
+@pytest.mark.parametrize(("shape", "topology"), COMMON)
+def test_wanc_s_own_programs_fit_a_core_of_trn2(shape, topology):
+    plan = planned(shape, topology)
+    margin = plan.hbm_bytes - plan.memory_bytes
+    print(f"\n{shape} {topology}: {plan.memory_bytes / 1e9:.1f} GB, margin {margin / 1e9:.1f} GB")
+    assert plan.memory_bytes == sum_of(plan.memory)
+    assert 0 < margin < 12e9
+
+
+def test_refusal_lists_the_parts_and_what_would_work():
+    with pytest.raises(RefusedError) as caught:
+        planned("1280x720x81", "tp4-cp8-cfg2", options={"blocks_per_program": 40})
+    message = str(caught.value)
+    assert message.startswith("topology tp4-cp8-cfg2 at 1280x720x81 needs ")
+    for part in ("transformer weights, split by tp 6.5", "DMA rings", "scratchpad"):
+        assert part in message
+    assert " 0.0" not in message
+    assert "would work, with predicted times: --blocks-per-program 10 (" in message
+    assert "tp8-cp4-cfg2 (" in message
+    assert "--target trn3 (" in message
+
+
+def test_a_group_of_layers_costs_its_share_of_rings():
+    whole, cut = (
+        sum_of(planned(options={"blocks_per_program": n}).memory, "DMA rings") for n in (40, 10)
+    )
+    assert whole > 3.6 * cut
+
+
+def test_kernels_keep_scores_out_of_memory():
+    plan = planned("832x480x81", "tp4-cp8")
+    with_kernels = memory_parts(plan.programs, plan.schedule, TRN2, kernels=True)
+    scores = sum_of(plan.memory, "attention scores")
+    tile = 4_095  # the whole chunk is within the budget
+    assert scores == 10 * tile * 4_095 * (4 + 2)
+    assert sum_of(with_kernels) == plan.memory_bytes - scores
+
+
+def test_gathered_keys_need_more_than_passing_ones():
+    ring, gather = (
+        sum_of(planned("832x480x81", "tp4-cp8", options={"attention": how}).memory, "collective")
+        for how in ("ring", "allgather")
+    )
+    assert gather - ring == 7 * 2 * 10 * 4_095 * 128 * 2
+
+
+def test_trn3_has_half_as_much_again():
+    assert planned(target="trn3").hbm_bytes == pytest.approx(1.5 * usable_bytes(TRN2), rel=1e-6)

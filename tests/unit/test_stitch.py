@@ -18,7 +18,7 @@ def grid(rows: int, columns: int, kind="even") -> TilePlan:
     geometry = Geometry(
         latent_frames=1, latent_rows=rows, latent_columns=columns, token_rows=1, token_columns=1
     )
-    return plan_tiles(geometry, kind, 1)
+    return plan_tiles(geometry, kind, 1, px_per_latent=8)
 
 
 def tiles_of(picture: np.ndarray, plan: TilePlan) -> list[np.ndarray]:

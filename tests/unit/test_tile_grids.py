@@ -5,16 +5,19 @@ from itertools import pairwise
 import pytest
 
 from wanc.plan.geometry import Geometry, geometry
-from wanc.plan.tiles import STRIDE_LATENT, TILE_LATENT, Tile, TilePlan, plan_tiles
+from wanc.plan.tiles import STRIDE_PX, TILE_PX, Tile, TilePlan, plan_tiles
 from wanc.spec.presets import WAN22_T2V_A14B
 from wanc.spec.shape import Shape
 
+TILE_LATENT, STRIDE_LATENT = TILE_PX // 8, STRIDE_PX // 8
 SIDES = range(2, 200)
 """Latent sides of pictures up to 1,600 px."""
 
 
 def tiles_of(shape: str, kind: str, ranks: int = 1) -> TilePlan:
-    return plan_tiles(geometry(Shape.parse(f"{shape}x5"), WAN22_T2V_A14B), kind, ranks)
+    return plan_tiles(
+        geometry(Shape.parse(f"{shape}x5"), WAN22_T2V_A14B), kind, ranks, px_per_latent=8
+    )
 
 
 def spans(length: int, kind: str) -> list[tuple[int, int]]:
@@ -22,7 +25,9 @@ def spans(length: int, kind: str) -> list[tuple[int, int]]:
     grid = Geometry(
         latent_frames=1, latent_rows=40, latent_columns=length, token_rows=20, token_columns=1
     )
-    return sorted({(tile.column, tile.columns) for tile in plan_tiles(grid, kind, 1).tiles})
+    return sorted(
+        {(tile.column, tile.columns) for tile in plan_tiles(grid, kind, 1, px_per_latent=8).tiles}
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,28 @@
 """wanc plan: everything that is known before anything is traced."""
 
-from typing import Any
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
 
 from wanc.cli import options
-from wanc.cli.request import plans_of
-from wanc.cli.terminal import count, emit_json, size, table
+from wanc.cli.request import AUTO, Ranking, plans_of, rankings_of
+from wanc.cli.terminal import count, emit, emit_json, size, table
+from wanc.errors import RequestError
+from wanc.plan.cost import Cost, Time
 from wanc.plan.plan import Plan
+from wanc.plan.work import Work
 from wanc.spec.sets import Request
+from wanc.spec.stage import Stage, read_stage
+
+NOT_MEASURED = (
+    "Times are predictions. Those with attention kernels are calibrated on public\n"
+    "runs; those with plain StableHLO, which this version compiles, are not."
+)
 
 
 def plan_command(
@@ -21,11 +37,30 @@ def plan_command(
     attention: options.AttentionName = None,
     vae_tiles: options.VaeTiles = None,
     max_ranks: options.MaxRanks = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            "--cores",
+            min=1,
+            help="With --topology auto: rank topologies of at most so many cores. "
+            "[default: the machine's, up to 64]",
+        ),
+    ] = None,
+    stage: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-stage",
+            metavar="FILE.yaml",
+            help="Take topology, model and precision from a stage file of vLLM-Omni, and say what "
+            "became of each field; flags override it.",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Work out variants in milliseconds.
 
-    Geometry, programs, memory; refuses what cannot work, naming what would."""
+    Geometry, programs, memory, predicted times; refuses what cannot work, naming what would.
+    With --topology auto, ranks the topologies that fit."""
     flags = Request(
         model=model,
         shapes=tuple(shape or ()),
@@ -37,50 +72,110 @@ def plan_command(
         attention=attention,
         vae_tiles=vae_tiles,
     )
+    found = read_stage(stage) if stage else None
+    if found:
+        flags = flags.over(found.request)
+    if flags.topologies == (AUTO,):
+        print_rankings(rankings_of(set_file, flags, cores, max_ranks), json)
+        return
+    if cores is not None:
+        raise RequestError("--cores goes with --topology auto; --max-ranks limits other topologies")
+    if found and not json:
+        print_stage(found)
     _, plans = plans_of(set_file, flags, max_ranks)
-    print_plans(plans, json)
+    print_plans(plans, json, found)
 
 
-def print_plans(plans: list[Plan], as_json: bool) -> None:
+def print_stage(stage: Stage) -> None:
+    """What a stage file became."""
+    rows = [(became.field, became.value, became.meaning) for became in stage.became]
+    table("Stage file", ("field", "value", "becomes"), rows)
+    if stage.run_options:
+        emit(f"wanc run {shlex.join(stage.run_options)}\n")
+
+
+# --- plans ---------------------------------------------------------------------------------------
+
+
+def print_plans(plans: list[Plan], as_json: bool, stage: Stage | None = None) -> None:
     """Plans for people or for programs."""
     if as_json:
-        emit_json({"variants": [plan_json(plan) for plan in plans]})
+        value = {"variants": [plan_json(plan) for plan in plans], "compiles": compiles(plans)}
+        emit_json(value | ({"stage": msgspec.to_builtins(stage)} if stage else {}))
         return
     for plan in plans:
         print_plan(plan)
+    if len(plans) > 1:
+        emit(f"{count(len(plans), 'variant')}, {count(compiles(plans), 'program')} to compile")
+
+
+def compiles(plans: Sequence[Plan]) -> int:
+    """How many programs are to be compiled; equal ones of several variants once."""
+    programs = (replace(program, name="") for plan in plans for program in plan.programs)
+    return len({msgspec.json.encode(program) for program in programs})
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan for programs."""
-    import msgspec
-
     value: dict[str, Any] = msgspec.to_builtins(plan)
+    step, ranks = plan.stage_work("step"), plan.variant.topology.ranks
     value["variant"] = plan.variant.texts()
     value["memory_bytes"] = plan.memory_bytes
+    value["compiles"] = compiles([plan])
+    value["communicators"] = communicators(plan)
+    value["step"] = {
+        "launches": step.launches,
+        "flops": step.total.flops * ranks,
+        "rank_flops": step.total.flops,
+        "rank_hbm_bytes": step.total.hbm_bytes,
+        "rank_hbm_bytes_stablehlo": step.total.hbm_bytes + step.total.score_bytes,
+        "rank_sent_bytes": step.total.sent_bytes,
+    }
     return value
+
+
+def communicators(plan: Plan) -> dict[str, int]:
+    """Distinct lists of replica groups in each program that joins ranks."""
+    joined = {program.name: len(set(program.groups.values())) for program in plan.programs}
+    return {name: number for name, number in joined.items() if number}
 
 
 def print_plan(plan: Plan) -> None:
     """A plan for people."""
+    table(f"{plan.variant}", ("", ""), _facts(plan))
+    _print_programs(plan)
+    _print_memory(plan)
+    _print_step(plan)
+    if plan.cost:
+        _print_cost(plan.cost)
+
+
+def _facts(plan: Plan) -> list[tuple[str, str]]:
     grid, split, tiles = plan.geometry, plan.tokens, plan.tiles
     topology = plan.variant.topology
     tail = split.padded_chunk_tokens - split.chunk_tokens
     pads = topology.cp * split.chunk_tokens - split.tokens
     stride = plan.model.vae.spatial_stride
     shapes = ", ".join(f"{stride * c}x{stride * r} px" for r, c in tiles.shapes)
-    rows = [
+    waves = plan.stage_work("decode").waves
+    on = f"{count(len(set(tiles.ranks)), 'rank')}{f' in {waves} waves' if waves > 1 else ''}"
+    return [
         ("model", plan.model.name),
         ("latent", f"{grid.latent_frames} frames of {grid.latent_columns}x{grid.latent_rows}"),
         ("tokens", f"{split.tokens}, {split.shard_tokens} a rank"),
         ("padding", f"{count(tail, 'row')} at each chunk's tail, sliced off before attention"),
         ("masked keys", f"{pads} pads in the last chunks" if split.masked else "none"),
         ("ranks", str(topology.ranks)),
-        ("VAE tiles", f"{len(tiles.tiles)} of {shapes} on {count(len(set(tiles.ranks)), 'rank')}"),
+        ("VAE tiles", f"{len(tiles.tiles)} of {shapes} on {on}"),
+        ("compiles", count(compiles([plan]), "program")),
     ]
-    table(f"{plan.variant}", ("", ""), rows)
+
+
+def _print_programs(plan: Plan) -> None:
+    joined = communicators(plan)
     table(
         "Programs",
-        ("program", "ranks", "weights>", "inputs>", "outputs>"),
+        ("program", "ranks", "weights>", "inputs>", "outputs>", "communicators>"),
         [
             (
                 program.name,
@@ -88,9 +183,135 @@ def print_plan(plan: Plan) -> None:
                 size(sum(weight.bytes for weight in program.weights)),
                 size(sum(tensor.bytes for tensor in program.inputs)),
                 size(sum(tensor.bytes for tensor in program.outputs)),
+                str(joined.get(program.name, "-")),
             )
             for program in plan.programs
         ],
     )
-    memory = [(part.name, size(part.bytes)) for part in plan.memory]
-    table("Memory of a rank", ("part", "size>"), [*memory, ("sum", size(plan.memory_bytes))])
+
+
+def _print_memory(plan: Plan) -> None:
+    rows = [(part.name, size(part.bytes)) for part in plan.memory]
+    rows.append(("sum", size(plan.memory_bytes)))
+    if plan.hbm_bytes is not None:
+        rows.append(("HBM that can be filled", size(plan.hbm_bytes)))
+        rows.append(("margin", size(plan.hbm_bytes - plan.memory_bytes)))
+    table(f"Memory of a {'rank' if plan.hbm_bytes is None else 'core'}", ("part", "size>"), rows)
+
+
+def _print_step(plan: Plan) -> None:
+    """What one step of denoising asks of a rank, and of all."""
+    step, ranks = plan.stage_work("step"), plan.variant.topology.ranks
+    work = step.total
+    plain = work.hbm_bytes + work.score_bytes
+    memory = [("memory read and written", size(plain), "")]
+    if plan.cost:
+        memory = [
+            ("HBM read and written", size(work.hbm_bytes), "with attention kernels"),
+            ("", size(plain), "with plain StableHLO attention"),
+        ]
+    rows = [
+        ("matmuls", flops(work.flops), f"{flops(work.flops * ranks)} on all ranks"),
+        *memory,
+        *((f"sent in {how}", size(sent), "") for how, sent in _sent(work) if sent),
+        ("calls of programs", str(step.launches), "both guidance branches"),
+    ]
+    table("A step of denoising on a rank", ("", ">", ""), rows)
+
+
+def _sent(work: Work) -> list[tuple[str, int]]:
+    return [
+        ("all-gathers", work.gathered_bytes),
+        ("reduce-scatters", work.scattered_bytes),
+        ("all-reduces", work.reduced_bytes),
+        ("ring permutes", work.permuted_bytes),
+    ]
+
+
+def _print_cost(cost: Cost) -> None:
+    kernels, plain = cost.kernels, cost.stablehlo
+    stages = (
+        ("text encoding", kernels.text, plain.text),
+        ("one step", kernels.step, plain.step),
+        (f"denoising, {cost.steps} steps", kernels.denoise, plain.denoise),
+        ("VAE decoding", kernels.decode, plain.decode),
+    )
+    rows = [
+        (name, seconds(a.seconds), limit(a), seconds(b.seconds), limit(b)) for name, a, b in stages
+    ]
+    rows.append(("host", seconds(kernels.host_seconds), "", seconds(plain.host_seconds), ""))
+    rows.append(("a video", seconds(kernels.seconds), "", seconds(plain.seconds), ""))
+    heads = ("", "with kernels>", "limited by", "plain StableHLO>", "limited by")
+    table("Predicted times", heads, rows)
+    emit(NOT_MEASURED)
+
+
+# --- rankings ------------------------------------------------------------------------------------
+
+
+def print_rankings(rankings: list[Ranking], as_json: bool) -> None:
+    """Topologies that suit each shape, fastest first, for people or for programs."""
+    if as_json:
+        ranked = [_ranked_json(plan) for ranking in rankings for plan in ranking.plans]
+        emit_json({"proposals": ranked})
+        return
+    for ranking in rankings:
+        variant = ranking.variant
+        what = f"{variant.task} {variant.shape} {variant.precision} {variant.target}"
+        heads = ("topology", "ranks>", "step>", "video>", "limited by")
+        table(
+            f"{what}: topologies for {count(ranking.cores, 'core')}, fastest first",
+            (*heads, "plain>", "memory>", "margin>"),
+            [_ranked_row(plan) for plan in ranking.plans],
+        )
+    emit("Step and video are with attention kernels, plain is a video without.")
+    emit(NOT_MEASURED)
+
+
+def _ranked_row(plan: Plan) -> tuple[str, ...]:
+    assert plan.cost is not None
+    assert plan.hbm_bytes is not None
+    kernels = plan.cost.kernels
+    return (
+        str(plan.variant.topology),
+        str(plan.variant.topology.ranks),
+        seconds(kernels.step.seconds),
+        seconds(kernels.seconds),
+        limit(kernels.step),
+        seconds(plan.cost.stablehlo.seconds),
+        size(plan.memory_bytes),
+        size(plan.hbm_bytes - plan.memory_bytes),
+    )
+
+
+def _ranked_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "variant": plan.variant.texts(),
+        "ranks": plan.variant.topology.ranks,
+        "cost": msgspec.to_builtins(plan.cost),
+        "memory_bytes": plan.memory_bytes,
+        "hbm_bytes": plan.hbm_bytes,
+    }
+
+
+# --- units ---------------------------------------------------------------------------------------
+
+
+def seconds(value: float) -> str:
+    """Seconds for people, with two or three digits."""
+    return f"{value:.{0 if value >= 99.5 else 1 if value >= 9.95 else 2}f} s"
+
+
+def flops(number: int) -> str:
+    """FLOPs for people."""
+    value = number / 1e9
+    for unit in ("GFLOP", "TFLOP", "PFLOP"):
+        if value < 1000 or unit == "PFLOP":
+            break
+        value /= 1000
+    return f"{value:.1f} {unit}"
+
+
+def limit(time: Time) -> str:
+    """What limits a time most, and its share."""
+    return f"{time.limited_by} {time.share(time.limited_by) / time.seconds:.0%}"

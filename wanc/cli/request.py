@@ -1,28 +1,102 @@
 """From flags and a shape set to plans. Says which target was chosen."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wanc.cli.terminal import note
-from wanc.errors import RefusedError
-from wanc.plan.plan import Plan, make_plan
+from wanc.errors import RefusedError, RequestError
+from wanc.plan.plan import Plan, make_plan, work_out
+from wanc.plan.propose import best_topologies
+from wanc.plan.sharding import legal_tp_degrees
 from wanc.spec.resolve import choose_target, resolve
 from wanc.spec.sets import Request, read_set
-from wanc.spec.variant import Spec
+from wanc.spec.target import TARGETS, target_facts
+from wanc.spec.topology import Topology
+from wanc.spec.variant import Options, Spec, Variant
+
+AUTO = "auto"
+"""In place of a topology: rank those that fit."""
+
+MOST_CORES = 64
+"""Cores of --topology auto where no number is given, on a machine that has more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Plans of the topologies that suit one shape on so many cores, fastest first."""
+
+    variant: Variant
+    """What was asked for; its topology means nothing."""
+    cores: int
+    plans: list[Plan]
 
 
 def plans_of(
     set_file: Path | None, flags: Request, max_ranks: int | None
 ) -> tuple[Spec, list[Plan]]:
     """Plan every variant of a request."""
-    request = flags.over(read_set(set_file)) if set_file else flags
+    request = merged(set_file, flags)
+    if AUTO in request.topologies:
+        raise RequestError(
+            "topology auto: choose one, as tp4-cp8-cfg2; `wanc plan --topology auto` ranks those "
+            "that fit, alone and without others"
+        )
+    spec = _resolved(request)
+    plans = plan_all(spec, max_ranks)
+    _note_warnings(plans)
+    return spec, plans
+
+
+def rankings_of(
+    set_file: Path | None, flags: Request, cores: int | None, max_ranks: int | None
+) -> list[Ranking]:
+    """Rank topologies for every shape of a request."""
+    spec = _resolved(replace(merged(set_file, flags), topologies=()))
+    facts = target_facts(spec.variants[0].target)
+    if facts.accelerator is None:
+        others = " or ".join(f"--target {name}" for name, t in TARGETS.items() if t.accelerator)
+        raise RefusedError(
+            f"topology auto: nothing is known of the speed of target {facts.name} to rank by; "
+            f"try {others}"
+        )
+    machine = facts.accelerator.fabric.cores
+    if cores is not None and cores > machine:
+        raise RefusedError(f"{cores} cores are more than the {machine} of one {facts.name} machine")
+    most = min(cores or min(machine, MOST_CORES), max_ranks or machine)
+    found = [_ranking(spec, variant, most) for variant in spec.variants]
+    _note_warnings([ranking.plans[0] for ranking in found])
+    return found
+
+
+def _ranking(spec: Spec, variant: Variant, cores: int) -> Ranking:
+    """The ranking of one shape; raises RefusedError where no topology is accepted."""
+
+    def attempt(variant: Variant, options: Options) -> Plan:
+        return work_out(spec.model, variant, options)
+
+    plans = best_topologies(spec.model, variant, spec.options, cores, attempt)
+    if not plans:
+        widest = max(tp for tp in legal_tp_degrees(spec.model) if tp <= cores)
+        plans = [
+            make_plan(spec.model, replace(variant, topology=Topology(tp=widest)), spec.options)
+        ]
+    return Ranking(variant=variant, cores=cores, plans=plans)
+
+
+def merged(set_file: Path | None, flags: Request) -> Request:
+    """Flags over a shape set."""
+    return flags.over(read_set(set_file)) if set_file else flags
+
+
+def _resolved(request: Request) -> Spec:
     target, why = choose_target(request.target)
     note(f"target {target} ({why})")
-    spec = resolve(request, target)
-    plans = plan_all(spec, max_ranks)
-    for plan in plans:
-        for warning in plan.warnings:
-            note(f"warning: {warning}")
-    return spec, plans
+    return resolve(request, target)
+
+
+def _note_warnings(plans: list[Plan]) -> None:
+    for warning in dict.fromkeys(warning for plan in plans for warning in plan.warnings):
+        note(f"warning: {warning}")
 
 
 def plan_all(spec: Spec, max_ranks: int | None) -> list[Plan]:

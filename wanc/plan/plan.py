@@ -3,13 +3,18 @@
 Pure arithmetic on spec's records: no torch, no jax, no files.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wanc.errors import RefusedError
 from wanc.plan.abi import Program
+from wanc.plan.cost import Cost, predict
+from wanc.plan.fabric import mesh_problems
 from wanc.plan.geometry import Geometry, TokenSplit, geometry, split_tokens
-from wanc.plan.memory import MemoryPart, memory_parts
+from wanc.plan.instructions import of_blocks
+from wanc.plan.memory import MemoryPart, memory_parts, usable_bytes
 from wanc.plan.mesh import Mesh
+from wanc.plan.placement import lay_out
+from wanc.plan.propose import what_would_work
 from wanc.plan.schedule import Schedule, build_schedule
 from wanc.plan.sharding import check_topology
 from wanc.plan.text_encoder import text_encoder_program
@@ -22,8 +27,10 @@ from wanc.plan.transformer import (
     head_program,
 )
 from wanc.plan.vae import decode_programs
+from wanc.plan.work import StageWork, stage_works
 from wanc.spec.model import Model
-from wanc.spec.target import DTYPES, target_facts
+from wanc.spec.target import DTYPES, GIB, Accelerator, TargetFacts, target_facts
+from wanc.spec.topology import Topology
 from wanc.spec.variant import Options, Variant
 
 
@@ -41,22 +48,52 @@ class Plan:
     programs: tuple[Program, ...]
     schedule: Schedule
     memory: tuple[MemoryPart, ...]
+    """Of the fullest rank."""
+    hbm_bytes: int | None
+    """Most that a core may hold; None where the machine is any CPU."""
+    work: tuple[StageWork, ...]
+    """Of the busiest rank, with plain StableHLO's scores apart."""
+    cost: Cost | None
+    """None where the machine is any CPU: nothing is known of its speed."""
     warnings: tuple[str, ...]
+    not_compilable: str | None
+    """Why the variant can be planned and not compiled yet, or None."""
 
     @property
     def memory_bytes(self) -> int:
         """Sum of all parts on the fullest rank."""
         return sum(part.bytes for part in self.memory)
 
+    def stage_work(self, name: str) -> StageWork:
+        """Work of a stage by name."""
+        return next(work for work in self.work if work.name == name)
+
 
 def make_plan(
     model: Model, variant: Variant, options: Options, *, max_ranks: int | None = None
 ) -> Plan:
     """Work out a variant; raises RefusedError naming values that would work."""
+
+    def attempt(variant: Variant, options: Options) -> Plan:
+        return work_out(model, variant, options, max_ranks=max_ranks)
+
+    try:
+        return attempt(variant, options)
+    except RefusedError as error:
+        advice = what_would_work(model, variant, options, attempt)
+        raise RefusedError(f"{error}{advice and f'; {advice}'}") from error
+
+
+def work_out(
+    model: Model, variant: Variant, options: Options, *, max_ranks: int | None = None
+) -> Plan:
+    """Work out a variant; raises RefusedError without looking for what would work."""
     topology, facts = variant.topology, target_facts(variant.target)
     grid = geometry(variant.shape, model)
     check_topology(topology, model, tokens=grid.tokens, max_ranks=max_ranks)
-    mesh = Mesh.linear(topology)
+    check_cores(facts.accelerator, topology)
+    mesh = lay_out(topology, variant.placement)
+    check_fabric(facts.accelerator, mesh, options)
     split = split_tokens(grid.tokens, topology)
     cut = TransformerCut(
         model=model.transformer,
@@ -64,10 +101,13 @@ def make_plan(
         split=split,
         dtype=DTYPES[variant.precision],
         attention=options.attention,
-        layers=_layers_per_program(model, options, facts.blocks_per_program),
+        layers=1,
         score_budget_bytes=facts.score_budget_bytes,
     )
-    tiles = plan_tiles(grid, options.vae_tiles, topology.ranks)
+    cut = replace(cut, layers=layers_per_program(cut, model, options, facts))
+    tiles = plan_tiles(
+        grid, options.vae_tiles, topology.ranks, px_per_latent=model.vae.spatial_stride
+    )
     programs = (
         text_encoder_program(model.text_encoder, mesh, cut.dtype),
         context_program(cut),
@@ -81,6 +121,11 @@ def make_plan(
         ),
     )
     schedule = build_schedule(model, cut, tiles, programs)
+    memory = memory_parts(programs, schedule, facts.accelerator)
+    check_memory(facts.accelerator, variant, memory)
+    work = stage_works(programs, schedule, tiles, grid.latent_frames)
+    blocks = next(program for program in programs if program.kind == "dit_blocks")
+    reason = not_compilable(model, facts.accelerator, blocks)
     return Plan(
         model=model,
         variant=variant,
@@ -91,30 +136,109 @@ def make_plan(
         tiles=tiles,
         programs=programs,
         schedule=schedule,
-        memory=memory_parts(programs, schedule),
-        warnings=_warnings(model, variant),
+        memory=memory,
+        hbm_bytes=usable_bytes(facts.accelerator) if facts.accelerator else None,
+        work=work,
+        cost=_cost(facts.accelerator, work, model, variant),
+        warnings=_warnings(model, variant, reason),
+        not_compilable=reason,
     )
 
 
-def _layers_per_program(model: Model, options: Options, most: int) -> int:
-    layers = model.transformer.layers
-    divisors = [n for n in range(1, layers + 1) if layers % n == 0]
+def check_memory(
+    accelerator: Accelerator | None, variant: Variant, memory: tuple[MemoryPart, ...]
+) -> None:
+    """Raise RefusedError where the fullest core cannot hold its parts."""
+    if accelerator is None:
+        return
+    needed, usable = sum(part.bytes for part in memory), usable_bytes(accelerator)
+    if needed <= usable:
+        return
+    parts = sorted(memory, key=lambda part: -part.bytes)
+    shown = [(part.name, f"{part.bytes / GIB:.1f}") for part in parts]
+    listed = ", ".join(f"{name} {gib}" for name, gib in shown if float(gib))
+    raise RefusedError(
+        f"topology {variant.topology} at {variant.shape} needs {needed / GIB:.1f} GiB on a core "
+        f"of {variant.target}, which can hold {usable / GIB:.1f}: {listed}"
+    )
+
+
+def _cost(
+    accelerator: Accelerator | None, work: tuple[StageWork, ...], model: Model, variant: Variant
+) -> Cost | None:
+    if accelerator is None:
+        return None
+    shape = variant.shape
+    pixels = shape.width_px * shape.height_px * shape.frames
+    return predict(accelerator, work, steps=model.sampling.steps, pixels=pixels)
+
+
+def check_cores(accelerator: Accelerator | None, topology: Topology) -> None:
+    """Raise RefusedError where one machine has not as many cores as there are ranks."""
+    if accelerator and topology.ranks > accelerator.fabric.cores:
+        raise RefusedError(
+            f"topology {topology}: {topology.ranks} ranks are more than the "
+            f"{accelerator.fabric.cores} cores of one machine"
+        )
+
+
+def check_fabric(accelerator: Accelerator | None, mesh: Mesh, options: Options) -> None:
+    """Raise RefusedError where the target's fabric cannot carry the mesh's collectives."""
+    if accelerator is None:
+        return
+    problems = mesh_problems(accelerator.fabric, mesh, ring=options.attention == "ring")
+    if problems:
+        raise RefusedError(f"topology {mesh.topology}: " + "; ".join(problems))
+
+
+def layers_per_program(
+    cut: TransformerCut, model: Model, options: Options, facts: TargetFacts
+) -> int:
+    """Blocks in one program: as asked, else the most that the target and its compiler suggest."""
+    divisors = [n for n in range(1, cut.model.layers + 1) if cut.model.layers % n == 0]
     wanted = options.blocks_per_program
     if wanted is None:
-        return max(n for n in divisors if n <= most)
+        most = facts.blocks_per_program
+        if facts.accelerator:
+            each = of_blocks(blocks_program(cut))
+            most = min(most, facts.accelerator.limits.usual_instructions // each)
+        return max(n for n in divisors if n <= max(most, 1))
     if wanted not in divisors:
         raise RefusedError(
-            f"blocks per program {wanted} does not divide the {layers} layers of {model.name}; "
-            f"try {', '.join(map(str, divisors))}"
+            f"blocks per program {wanted} does not divide the {cut.model.layers} layers of "
+            f"{model.name}; try {', '.join(map(str, divisors))}"
         )
     return wanted
 
 
-def _warnings(model: Model, variant: Variant) -> tuple[str, ...]:
+def not_compilable(
+    model: Model, accelerator: Accelerator | None = None, blocks: Program | None = None
+) -> str | None:
+    """Why a variant can be planned and not compiled, or None."""
+    if model.task == "i2v":
+        return "the image encoder is not among the programs yet"
+    if model.vae.residual:
+        return "the residual VAE's decoder has no graph yet"
+    seen = of_blocks(blocks) if blocks else 0
+    if accelerator and blocks and seen > accelerator.limits.instructions:
+        layers = blocks.definition["layers"]
+        most = layers * accelerator.limits.instructions // seen
+        return (
+            f"{layers} blocks are about {seen / 1e6:.1f} million instructions, and the compiler "
+            f"takes {accelerator.limits.instructions / 1e6:.0f} million in one program: "
+            f"--blocks-per-program {max(most, 1)} or less"
+        )
+    return None
+
+
+def _warnings(model: Model, variant: Variant, reason: str | None) -> tuple[str, ...]:
+    warnings = []
     trained = model.sampling.trained_frames
     if variant.shape.frames > trained:
-        return (
+        warnings.append(
             f"{variant.shape}: {model.name} was trained on {trained} frames; "
-            "longer videos tend to have burnt frames",
+            "longer videos tend to have burnt frames"
         )
-    return ()
+    if reason:
+        warnings.append(f"{variant} of {model.name} can be planned, but not compiled: {reason}")
+    return tuple(warnings)

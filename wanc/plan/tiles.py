@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from wanc.plan.geometry import Geometry
 from wanc.spec.variant import TileGrid
 
-TILE_LATENT = 32
-"""Side of a tile in latent rows or columns: 256 px."""
+TILE_PX = 256
+"""Side of a tile."""
 
-STRIDE_LATENT = 24
-"""Largest distance of two neighbours' starts: 192 px."""
+STRIDE_PX = 192
+"""Largest distance of two neighbours' starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -45,13 +45,14 @@ class TilePlan:
         return f"_{rows}x{columns}" if len(self.shapes) > 1 else ""
 
 
-def plan_tiles(grid: Geometry, kind: TileGrid, ranks: int) -> TilePlan:
+def plan_tiles(grid: Geometry, kind: TileGrid, ranks: int, *, px_per_latent: int) -> TilePlan:
     """Tiles of a picture, dealt to ranks in turn."""
     cut = _even if kind == "even" else _diffusers
+    tile, stride = TILE_PX // px_per_latent, STRIDE_PX // px_per_latent
     rows, columns = grid.latent_rows, grid.latent_columns
-    whole = rows <= TILE_LATENT and columns <= TILE_LATENT
-    row_spans = ((0, rows),) if whole else cut(rows)
-    column_spans = ((0, columns),) if whole else cut(columns)
+    whole = rows <= tile and columns <= tile
+    row_spans = ((0, rows),) if whole else cut(rows, tile, stride)
+    column_spans = ((0, columns),) if whole else cut(columns, tile, stride)
     tiles = tuple(
         Tile(row=row, rows=height, column=column, columns=width)
         for row, height in row_spans
@@ -60,16 +61,14 @@ def plan_tiles(grid: Geometry, kind: TileGrid, ranks: int) -> TilePlan:
     return TilePlan(grid=kind, tiles=tiles, ranks=tuple(i % ranks for i in range(len(tiles))))
 
 
-def _even(length: int) -> tuple[tuple[int, int], ...]:
+def _even(length: int, tile: int, stride: int) -> tuple[tuple[int, int], ...]:
     """(start, length) of each tile along one side."""
-    if length <= TILE_LATENT:
+    if length <= tile:
         return ((0, length),)
-    room = length - TILE_LATENT
-    steps = -(-room // STRIDE_LATENT)
-    return tuple(((2 * i * room + steps) // (2 * steps), TILE_LATENT) for i in range(steps + 1))
+    room = length - tile
+    steps = -(-room // stride)
+    return tuple(((2 * i * room + steps) // (2 * steps), tile) for i in range(steps + 1))
 
 
-def _diffusers(length: int) -> tuple[tuple[int, int], ...]:
-    return tuple(
-        (start, min(TILE_LATENT, length - start)) for start in range(0, length, STRIDE_LATENT)
-    )
+def _diffusers(length: int, tile: int, stride: int) -> tuple[tuple[int, int], ...]:
+    return tuple((start, min(tile, length - start)) for start in range(0, length, stride))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wanc.plan.tiles import STRIDE_LATENT, TILE_LATENT, Tile, TilePlan
+from wanc.plan.tiles import STRIDE_PX, TILE_PX, Tile, TilePlan
 
 Array = np.ndarray[Any, Any]
 
@@ -23,7 +23,7 @@ def stitch(
     elif plan.grid == "even":
         whole = _weighted(pixels, plan.tiles, stride, (height_px, width_px))
     else:
-        whole = _blended(pixels, plan.tiles, stride)
+        whole = _blended(pixels, plan.tiles)
     return np.clip(whole, -1.0, 1.0, out=whole)
 
 
@@ -57,8 +57,8 @@ def _ramps(spans: list[tuple[int, int]], size_px: int) -> dict[int, Array]:
     }
 
 
-def _blended(pixels: list[Array], tiles: tuple[Tile, ...], stride: int) -> Array:
-    kept, extent = STRIDE_LATENT * stride, (TILE_LATENT - STRIDE_LATENT) * stride
+def _blended(pixels: list[Array], tiles: tuple[Tile, ...]) -> Array:
+    kept, extent = STRIDE_PX, TILE_PX - STRIDE_PX
     per_row = len({tile.column for tile in tiles})
     parts = [part.copy() for part in pixels]
     rows = [parts[i : i + per_row] for i in range(0, len(parts), per_row)]

@@ -67,7 +67,12 @@ class Vae:
     latents_mean: tuple[float, ...]
     latents_std: tuple[float, ...]
     spatial_stride: int
+    """Pixels to a latent row or column, patch included."""
     temporal_stride: int
+    residual: bool = False
+    """Whether a shortcut without weights goes around every down- and upsampling block."""
+    patch: int = 1
+    """Side of the square of pixels that the network takes and gives as channels of one place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

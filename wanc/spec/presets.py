@@ -1,7 +1,8 @@
 """Published models, each number once. Knows nothing of files.
 
-Sources: the config.json files of Wan-AI/Wan2.2-T2V-A14B-Diffusers and, for sampling,
-wan/configs of the official Wan2.2 repository (commit 42bf4cf).
+Sources: the config.json files of Wan-AI/Wan2.2-T2V-A14B-Diffusers, Wan2.2-I2V-A14B-Diffusers and
+Wan2.2-TI2V-5B-Diffusers; for sampling, wan/configs of the official Wan2.2 repository (commit
+42bf4cf).
 """
 
 from dataclasses import replace
@@ -22,6 +23,21 @@ A14B_T2V_SAMPLING = Sampling(
     guidance_low=3.0,
     fps=16,
     trained_frames=81,
+    negative_prompt=NEGATIVE_PROMPT,
+)
+
+A14B_I2V_SAMPLING = replace(
+    A14B_T2V_SAMPLING, flow_shift=5.0, boundary=0.900, guidance_high=3.5, guidance_low=3.5
+)
+
+TI2V_5B_SAMPLING = Sampling(
+    flow_shift=5.0,
+    steps=50,
+    boundary=None,
+    guidance_high=5.0,
+    guidance_low=5.0,
+    fps=24,
+    trained_frames=121,
     negative_prompt=NEGATIVE_PROMPT,
 )
 
@@ -70,6 +86,35 @@ _VAE_Z16 = Vae(
     temporal_stride=4,
 )
 
+_VAE_Z48 = Vae(
+    z_channels=48,
+    base_width=160,
+    decoder_base_width=256,
+    width_multiples=(1, 2, 4, 4),
+    residual_blocks=2,
+    temporal_downsample=(False, True, True),
+    latents_mean=(
+        *(-0.2289, -0.0052, -0.1323, -0.2339, -0.2799, 0.0174, 0.1838, 0.1557),
+        *(-0.1382, 0.0542, 0.2813, 0.0891, 0.1570, -0.0098, 0.0375, -0.1825),
+        *(-0.2246, -0.1207, -0.0698, 0.5109, 0.2665, -0.2108, -0.2158, 0.2502),
+        *(-0.2055, -0.0322, 0.1109, 0.1567, -0.0729, 0.0899, -0.2799, -0.1230),
+        *(-0.0313, -0.1649, 0.0117, 0.0723, -0.2839, -0.2083, -0.0520, 0.3748),
+        *(0.0152, 0.1957, 0.1433, -0.2944, 0.3573, -0.0548, -0.1681, -0.0667),
+    ),
+    latents_std=(
+        *(0.4765, 1.0364, 0.4514, 1.1677, 0.5313, 0.4990, 0.4818, 0.5013),
+        *(0.8158, 1.0344, 0.5894, 1.0901, 0.6885, 0.6165, 0.8454, 0.4978),
+        *(0.5759, 0.3523, 0.7135, 0.6804, 0.5833, 1.4146, 0.8986, 0.5659),
+        *(0.7069, 0.5338, 0.4889, 0.4917, 0.4069, 0.4999, 0.6866, 0.4093),
+        *(0.5709, 0.6065, 0.6415, 0.4944, 0.5726, 1.2042, 0.5458, 1.6887),
+        *(0.3971, 1.0600, 0.3943, 0.5537, 0.5444, 0.4089, 0.7468, 0.7744),
+    ),
+    spatial_stride=16,
+    temporal_stride=4,
+    residual=True,
+    patch=2,
+)
+
 WAN22_T2V_A14B = Model(
     name="wan2.2-t2v-a14b",
     task="t2v",
@@ -79,6 +124,27 @@ WAN22_T2V_A14B = Model(
     vae=_VAE_Z16,
     sampling=A14B_T2V_SAMPLING,
 )
+
+WAN22_I2V_A14B = replace(
+    WAN22_T2V_A14B,
+    name="wan2.2-i2v-a14b",
+    task="i2v",
+    transformer=replace(_A14B, in_channels=36),  # noise 16, mask 4, condition 16
+    sampling=A14B_I2V_SAMPLING,
+)
+
+WAN22_TI2V_5B = Model(
+    name="wan2.2-ti2v-5b",
+    task="t2v",
+    experts=("high_noise",),
+    transformer=replace(
+        _A14B, heads=24, ffn_width=14336, layers=30, in_channels=48, out_channels=48
+    ),
+    text_encoder=_UMT5_XXL,
+    vae=_VAE_Z48,
+    sampling=TI2V_5B_SAMPLING,
+)
+"""Planned as text to video; its image is a first latent frame that is given."""
 
 TINY = Model(
     name="tiny",
@@ -93,4 +159,6 @@ TINY = Model(
 )
 """The random checkpoint that ``wanc tiny`` writes."""
 
-PRESETS: dict[str, Model] = {model.name: model for model in (WAN22_T2V_A14B, TINY)}
+PRESETS: dict[str, Model] = {
+    model.name: model for model in (WAN22_T2V_A14B, WAN22_I2V_A14B, WAN22_TI2V_5B, TINY)
+}

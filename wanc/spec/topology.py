@@ -45,8 +45,10 @@ class Topology:
                 raise RequestError(f"topology {text!r}: {axis} must be at least 1")
             degrees[axis] = degree
         if degrees.get("cfg", 1) > GUIDANCE_BRANCHES:
+            nearest = cls(**{**degrees, "cfg": GUIDANCE_BRANCHES})
             raise RequestError(
-                f"topology {text!r}: cfg is 1 or 2, for there are two guidance branches"
+                f"topology {text!r}: cfg is 1 or 2, for there are two guidance branches; "
+                f"try {nearest}"
             )
         return cls(**degrees)
 

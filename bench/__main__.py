@@ -81,7 +81,7 @@ def compiled(folder: Path, checkpoint: Path) -> tuple[Path, float]:
         jobs=2,
         progress=Silent(),
     )
-    return report.bundle, report.seconds
+    return folder / "bundle", report.seconds
 
 
 def step_row(

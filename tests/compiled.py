@@ -43,13 +43,14 @@ def tiny_plan(
     precision: Precision = "fp32",
     options: Options | None = None,
     model: Model = TINY,
+    placement: str = "linear",
 ) -> Plan:
     """A plan of the tiny model."""
     variant = Variant(
         task="t2v",
         shape=Shape.parse(shape),
         topology=Topology.parse(topology),
-        placement="linear",
+        placement=placement,
         precision=precision,
         target="cpu",
     )
@@ -74,7 +75,7 @@ class Wanc:
     cache: Cache
     folder: Path
 
-    def compile(self, plans: list[Plan], bundle: Path) -> str:
+    def compile(self, plans: list[Plan], bundle: Path) -> str | None:
         """The digest of the bundle that was written."""
         return compile_bundle(
             plans,
@@ -94,11 +95,12 @@ class Wanc:
             self.compile([tiny_plan(shape, topology, precision, options)], path)
         return path
 
-    def denoiser(self, shape: str, topology: str) -> Path:
+    def denoiser(self, shape: str, topology: str, **how: Any) -> Path:
         """A bundle of one variant without its VAE: enough for ``latents``."""
-        path = self.folder / f"denoiser-{shape}-{topology}"
+        named = [str(getattr(value, "name", value)) for value in how.values()]
+        path = self.folder / "-".join(["denoiser", shape, topology, *named])
         if not path.exists():
-            self.compile([without_vae(tiny_plan(shape, topology))], path)
+            self.compile([without_vae(tiny_plan(shape, topology, **how))], path)
         return path
 
     def session(self, bundle: Path) -> Session:

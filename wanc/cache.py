@@ -35,6 +35,13 @@ class Cache:
         data = _read(self._blob(digest))
         return data if data is not None and of_bytes(data) == digest else None
 
+    def read_blob(self, digest: str) -> bytes:
+        """A blob that was put or read a moment ago; raises RunError where it has gone since."""
+        data = self.get_blob(digest)
+        if data is None:
+            raise RunError(f"the cache {self.path} lost {digest} during the work; run again")
+        return data
+
     def put_blob(self, data: bytes) -> str:
         """Keep a blob; returns its digest."""
         digest = of_bytes(data)

@@ -1,61 +1,51 @@
 """The compile story: a request becomes plans, programs, StableHLO, executables and a bundle.
 
-Reads from top to bottom. Has no branch on target, model or rank.
+Reads from top to bottom. Has no branch on target, model or rank. finish_bundle takes up a bundle
+whose story stopped after lowering, on a host that may have neither torch nor the model's code.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-from wanc.bundle.config import FORMAT_VERSION, Blob, ProgramRecord, VariantConfig
-from wanc.bundle.store import NewVariant, check_destination, write_bundle
+from wanc.build import (
+    CompiledProgram,
+    LoweredProgram,
+    compile_cached,
+    compilers,
+    leave_uncompiled,
+    lint_cached,
+    lower_cached,
+    raise_failures,
+)
+from wanc.bundle.config import FORMAT_VERSION, ProgramRecord, VariantConfig
+from wanc.bundle.store import Bundle, NewVariant, check_destination, write_bundle
 from wanc.cache import Cache
 from wanc.digest import of_json
+from wanc.errors import BundleError
 from wanc.identity import spec_key
 from wanc.plan.abi import Program
-from wanc.plan.plan import Plan
+from wanc.plan.plan import Plan, make_plan
 from wanc.progress import Progress
+from wanc.spec.target import target_facts
 from wanc.spec.variant import Until
 from wanc.targets.target import Target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoweredProgram:
-    """A program's StableHLO, traced now or found in the cache."""
-
-    program: Program
-    stablehlo: Blob
-    """Portable artifact."""
-    collectives: dict[str, int]
-    seconds: float
-    cached: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledProgram:
-    """A program's executable, compiled now or found in the cache."""
-
-    lowered: LoweredProgram
-    executable: Blob | None
-    """None where compiling was asked to stop before it."""
-    key: dict[str, Any]
-    seconds: float
-    cached: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileReport:
     """What a compile did."""
 
-    bundle: Path
-    digest: str
+    bundle: Path | None
+    """None where none was asked for."""
+    digest: str | None
     replaced: tuple[str, ...]
     """Variants that the bundle had with other programs."""
+    configs: tuple[VariantConfig, ...]
+    """The variants that were written."""
     programs: tuple[CompiledProgram, ...]
     """Each distinct program once; none where compiling stopped after the plan."""
     seconds: float
@@ -63,7 +53,7 @@ class CompileReport:
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "bundle": str(self.bundle),
+            "bundle": str(self.bundle) if self.bundle else None,
             "digest": self.digest,
             "replaced": list(self.replaced),
             "seconds": round(self.seconds, 3),
@@ -83,56 +73,73 @@ class CompileReport:
 def compile_bundle(
     plans: Sequence[Plan],
     target: Target,
-    output: Path,
+    output: Path | None,
     *,
     cache: Cache,
-    jobs: int,
+    jobs: int | None = None,
     progress: Progress,
     until: Until = "compile",
 ) -> CompileReport:
-    """Compile every program of the plans once, and add their variants to the bundle."""
+    """Compile every program of the plans once, and add their variants to the bundle, if any."""
+    started = time.monotonic()
+    if output:
+        check_destination(output)
+    cache.check_writable()
+    step = leave_uncompiled
+    if until == "compile":
+        step = compile_cached
+        target.check_toolchain()
+        jobs = jobs or default_jobs([target], progress)
+    programs = {} if until == "plan" else distinct_programs(plans)
+    compiled: dict[str, Future[CompiledProgram]] = {}
+    with (
+        progress.task("compile", 2 * len(programs)) as task,
+        compilers(jobs or 1) as (threads, stop),
+    ):
+        for key, program in programs.items():
+            lowered = lower_cached(program, key, target.name, cache)
+            task.advance(f"{program.name} lowered")
+            compiled[key] = threads.submit(step, lowered, target, cache, stop)
+            compiled[key].add_done_callback(told(task.advance, program.name))
+            raise_failures(compiled.values())
+        done = {key: future.result() for key, future in compiled.items()}
+    variants = [variant_of(plan, target, done, until) for plan in plans]
+    return written(output, variants, tuple(done.values()), cache, started)
+
+
+def finish_bundle(
+    bundle: Bundle,
+    target_named: Callable[[str], Target],
+    output: Path,
+    *,
+    wanted: str | None = None,
+    cache: Cache,
+    jobs: int | None = None,
+    progress: Progress,
+) -> CompileReport:
+    """Compile a bundle from its StableHLO alone, for its own targets or for the wanted one."""
     started = time.monotonic()
     check_destination(output)
     cache.check_writable()
-    programs = {} if until == "plan" else distinct_programs(plans)
-    step = compile_cached if until == "compile" else leave_uncompiled
+    configs = [retargeted(entry.config, wanted) for entry in bundle.variants]
+    targets = {name: target_named(name) for name in {c.variant.target for c in configs}}
+    for target in targets.values():
+        target.check_toolchain()
+    jobs = jobs or default_jobs(targets.values(), progress)
+    stored = stored_programs(bundle, configs, targets)
     compiled: dict[str, Future[CompiledProgram]] = {}
-    with progress.task("compile", 2 * len(programs)) as task, compilers(jobs) as (threads, stop):
-        for key, program in programs.items():
-            lowered = lower_cached(program, key, cache)
-            task.advance(f"{program.name} lowered")
-            compiled[key] = threads.submit(step, lowered, target, cache, stop, task.advance)
+    with progress.task("compile", len(stored)) as task, compilers(jobs) as (threads, stop):
+        for key, (lowered, target) in stored.items():
+            take_stored(bundle, lowered, target, cache)
+            compiled[key] = threads.submit(compile_cached, lowered, target, cache, stop)
+            compiled[key].add_done_callback(told(task.advance, lowered.program.name))
             raise_failures(compiled.values())
         done = {key: future.result() for key, future in compiled.items()}
-    variants = [variant_of(plan, target, done) for plan in plans]
-    written = write_bundle(output, variants, blobs_of(done.values(), cache))
-    return CompileReport(
-        bundle=output,
-        digest=written.digest,
-        replaced=written.replaced,
-        programs=tuple(done.values()),
-        seconds=time.monotonic() - started,
-    )
+    variants = [finished(config, targets[config.variant.target], done) for config in configs]
+    return written(output, variants, tuple(done.values()), cache, started)
 
 
-def raise_failures(futures: Iterable[Future[CompiledProgram]]) -> None:
-    """Raise the error of a compile that has failed, while others are still to be lowered."""
-    for future in futures:
-        if future.done():
-            future.result()
-
-
-@contextmanager
-def compilers(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
-    """Threads for so many compilers at once, and what stops them: an error or Ctrl-C does."""
-    stop = Event()
-    with ThreadPoolExecutor(max_workers=jobs) as threads:
-        try:
-            yield threads, stop
-        except BaseException:
-            stop.set()
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+# --- steps of compile_bundle ---------------------------------------------------------------
 
 
 def distinct_programs(plans: Sequence[Plan]) -> dict[str, Program]:
@@ -140,92 +147,29 @@ def distinct_programs(plans: Sequence[Plan]) -> dict[str, Program]:
     return {spec_key(program): program for plan in plans for program in plan.programs}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoweredRecord:
-    """What the cache keeps of a lowering, under its spec key."""
-
-    digest: str
-    collectives: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledRecord:
-    """What the cache keeps of a compile, under its compile key."""
-
-    digest: str
+def default_jobs(targets: Iterable[Target], progress: Progress) -> int:
+    """How many compilers at once the targets advise; says why."""
+    jobs, why = min(target.default_jobs() for target in targets)
+    progress.note(f"up to {jobs} compilers at once ({why})")
+    return jobs
 
 
-def lower_cached(program: Program, key: str, cache: Cache) -> LoweredProgram:
-    """The program's StableHLO, from the cache where its spec key is known."""
-    started = time.monotonic()
-    known = cache.get_record("stablehlo", key, LoweredRecord)
-    data = cache.get_blob(known.digest) if known else None
-    cached = data is not None
-    if known is None or data is None:
-        from wanc.lower.lower import lower
-        from wanc.trace import trace
+def told(advance: Callable[[str], None], name: str) -> Callable[[Future[CompiledProgram]], None]:
+    """What reports a program once its step is done, and says nothing where the step failed."""
 
-        lowered = lower(trace(program))
-        data = lowered.stablehlo
-        known = LoweredRecord(digest=cache.put_blob(data), collectives=lowered.collectives)
-        cache.put_record("stablehlo", key, known)
-    return LoweredProgram(
-        program=program,
-        stablehlo=Blob(digest=known.digest, size_bytes=len(data)),
-        collectives=known.collectives,
-        seconds=time.monotonic() - started,
-        cached=cached,
-    )
+    def tell(future: Future[CompiledProgram]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            result = future.result()
+            advance(f"{name} {'compiled' if result.executable else 'left as StableHLO'}")
+
+    return tell
 
 
-def compile_cached(
-    lowered: LoweredProgram,
-    target: Target,
-    cache: Cache,
-    stop: Event,
-    report: Callable[[str], None],
-) -> CompiledProgram:
-    """The program's executable, from the cache where its compile key is known."""
-    started = time.monotonic()
-    program = lowered.program
-    key = target.compile_key(
-        stablehlo=lowered.stablehlo.digest, replica_count=program.replica_count
-    )
-    known = cache.get_record("executables", of_json(key), CompiledRecord)
-    data = cache.get_blob(known.digest) if known else None
-    cached = data is not None
-    if known is None or data is None:
-        stablehlo = cache.get_blob(lowered.stablehlo.digest)
-        assert stablehlo is not None, "lower_cached has just put or read it"
-        data = target.compile(stablehlo, replica_count=program.replica_count, stop=stop)
-        known = CompiledRecord(digest=cache.put_blob(data))
-        cache.put_record("executables", of_json(key), known)
-    report(f"{program.name} compiled")
-    return CompiledProgram(
-        lowered=lowered,
-        executable=Blob(digest=known.digest, size_bytes=len(data)),
-        key=key,
-        seconds=time.monotonic() - started,
-        cached=cached,
-    )
-
-
-def leave_uncompiled(
-    lowered: LoweredProgram,
-    target: Target,
-    cache: Cache,
-    stop: Event,
-    report: Callable[[str], None],
-) -> CompiledProgram:
-    """Stop after lowering: the program has an identity and no executable."""
-    report(f"{lowered.program.name} left as StableHLO")
-    return CompiledProgram(lowered=lowered, executable=None, key={}, seconds=0.0, cached=False)
-
-
-def variant_of(plan: Plan, target: Target, compiled: dict[str, CompiledProgram]) -> NewVariant:
+def variant_of(
+    plan: Plan, target: Target, compiled: Mapping[str, CompiledProgram], until: Until
+) -> NewVariant:
     """The variant as the bundle holds it."""
     assert plan.variant.target == target.name, "planned for the target that compiles"
-    records = [record_of(program, compiled.get(spec_key(program))) for program in plan.programs]
     config = VariantConfig(
         format_version=FORMAT_VERSION,
         variant=plan.variant,
@@ -235,31 +179,95 @@ def variant_of(plan: Plan, target: Target, compiled: dict[str, CompiledProgram])
         tokens=plan.tokens,
         mesh=plan.mesh,
         tiles=plan.tiles,
-        programs=tuple(records),
+        programs=tuple(record_of(p, compiled.get(spec_key(p))) for p in plan.programs),
         schedule=plan.schedule,
-        requires=target.requires(),
+        requires=target.requires() if until == "compile" else {"target": target.name},
     )
     return NewVariant(config=config, executable_type=target.executable_type)
 
 
 def record_of(program: Program, done: CompiledProgram | None) -> ProgramRecord:
     """A program as the bundle's config has it, as far as it was compiled."""
-    return ProgramRecord(
-        program=program,
-        collectives=done.lowered.collectives if done else {},
-        stablehlo=done.lowered.stablehlo if done else None,
-        executable=done.executable if done else None,
-        compile_key=done.key if done else {},
+    if done is None:
+        return ProgramRecord(program=program)
+    return replace(done.record, program=program)
+
+
+def written(
+    output: Path | None,
+    variants: Sequence[NewVariant],
+    programs: tuple[CompiledProgram, ...],
+    cache: Cache,
+    started: float,
+) -> CompileReport:
+    """Write the bundle, if any, and report."""
+    result = write_bundle(output, variants, cache.read_blob) if output else None
+    return CompileReport(
+        bundle=output,
+        digest=result.digest if result else None,
+        replaced=result.replaced if result else (),
+        configs=tuple(variant.config for variant in variants),
+        programs=programs,
+        seconds=time.monotonic() - started,
     )
 
 
-def blobs_of(compiled: Iterable[CompiledProgram], cache: Cache) -> dict[str, bytes]:
-    """Every blob of the programs, each once."""
-    blobs: dict[str, bytes] = {}
-    for done in compiled:
-        for blob in (done.lowered.stablehlo, done.executable):
-            if blob is not None and blob.digest not in blobs:
-                data = cache.get_blob(blob.digest)
-                assert data is not None, f"{blob.digest} was put into the cache a moment ago"
-                blobs[blob.digest] = data
-    return blobs
+# --- steps of finish_bundle ----------------------------------------------------------------
+
+
+def retargeted(config: VariantConfig, wanted: str | None) -> VariantConfig:
+    """The variant for another target; raises RefusedError where that target would refuse it."""
+    variant = replace(config.variant, target=wanted or config.variant.target)
+    if target_facts(variant.target).accelerator:
+        make_plan(config.model, variant, config.options)
+    return replace(config, variant=variant)
+
+
+def stored_programs(
+    bundle: Bundle, configs: Sequence[VariantConfig], targets: Mapping[str, Target]
+) -> dict[str, tuple[LoweredProgram, Target]]:
+    """Each distinct program of a bundle by its compile key, and the target that compiles it."""
+    found = {}
+    for config in configs:
+        target = targets[config.variant.target]
+        for record in config.programs:
+            if record.stablehlo is None:
+                raise BundleError(
+                    f"{bundle.path}: program {record.program.name} of {config.variant} has no "
+                    "StableHLO: its compile stopped after the plan; compile it from its request"
+                )
+            lowered = LoweredProgram(
+                program=record.program,
+                stablehlo=record.stablehlo,
+                collectives=record.collectives,
+                seconds=0.0,
+                cached=True,
+            )
+            found[stored_key(record, target)] = (lowered, target)
+    return found
+
+
+def stored_key(record: ProgramRecord, target: Target) -> str:
+    """What tells an executable of a bundle's program from every other."""
+    assert record.stablehlo is not None, "stored_programs refuses those without"
+    return of_json(target.compile_key(record.program, record.stablehlo.digest))
+
+
+def take_stored(bundle: Bundle, lowered: LoweredProgram, target: Target, cache: Cache) -> None:
+    """Verify a program's StableHLO, lint it for the target, and keep it in the cache."""
+    data = bundle.read(lowered.stablehlo)
+    accelerator = target_facts(target.name).accelerator
+    lint_cached(lowered.program, data, lowered.stablehlo.digest, accelerator, cache)
+    cache.put_blob(data)
+
+
+def finished(
+    config: VariantConfig, target: Target, compiled: Mapping[str, CompiledProgram]
+) -> NewVariant:
+    """The variant with executables."""
+    records = [
+        replace(compiled[stored_key(record, target)].record, program=record.program)
+        for record in config.programs
+    ]
+    config = replace(config, programs=tuple(records), requires=target.requires())
+    return NewVariant(config=config, executable_type=target.executable_type)

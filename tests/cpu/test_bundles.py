@@ -88,10 +88,10 @@ def test_an_edit_under_model_or_lower_always_traces(
 def test_a_damaged_cache_is_made_good(wanc: Any, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     program = tiny_plan(WHOLE, "tp1").programs[2]
-    first = story.lower_cached(program, "sha256:key", cache)
+    first = story.lower_cached(program, "sha256:key", "cpu", cache)
     for blob in (tmp_path / "cache" / "blobs").iterdir():
         blob.write_bytes(b"damaged")
-    second = story.lower_cached(program, "sha256:key", cache)
+    second = story.lower_cached(program, "sha256:key", "cpu", cache)
     assert (first.cached, second.cached) == (False, False)
     assert first.stablehlo == second.stablehlo
 

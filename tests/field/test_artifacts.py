@@ -38,7 +38,9 @@ def test_executables_for_another_number_of_ranks_are_refused(wanc, tmp_path, mon
         blob.digest: (two if blob in config_blobs(two.variants[0].config) else one).read(blob)
         for blob in config_blobs(mixed)
     }
-    write_bundle(tmp_path / "b", [NewVariant(config=mixed, executable_type="executable")], blobs)
+    write_bundle(
+        tmp_path / "b", [NewVariant(config=mixed, executable_type="executable")], blobs.__getitem__
+    )
     monkeypatch.setattr(session, "read_shards", lambda *_: pytest.fail("weights were read"))
     request = wanc.request(bundle=tmp_path / "b", output=tmp_path / "v.mp4")
     with pytest.raises(BundleError, match="compiled for 2 replicas, but 1 ranks are to run it"):

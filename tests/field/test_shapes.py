@@ -132,7 +132,7 @@ def test_degree_that_divides_the_heads_and_not_the_ffn_is_refused(refused):
 
 def test_sequence_groups_are_not_consecutive_ranks_under_tp(planned):
     """sgl-project/sglang PR #16532."""
-    assert Mesh.linear(Topology(tp=2, cp=2, cfg=2)).groups("cp") == (
+    assert Mesh.ordered(Topology(tp=2, cp=2, cfg=2)).groups("cp") == (
         *((0, 2), (1, 3), (4, 6), (5, 7)),
     )
     variant, _ = planned("--model tiny --shape 208x128x5 --topology tp2-cp2-cfg2")

@@ -20,7 +20,8 @@ KINDS = ["index", "manifest", "config", "stablehlo", "executable"]
 def write(path, *made, blobs=None):
     """Write variants, with all their blobs unless given."""
     named = {digest: data for one in made for digest, data in one.blobs.items()}
-    return write_bundle(path, [one.new for one in made], named if blobs is None else blobs).digest
+    read = (named if blobs is None else blobs).__getitem__
+    return write_bundle(path, [one.new for one in made], read).digest
 
 
 def files(path) -> dict[str, bytes]:
@@ -126,7 +127,29 @@ def test_manifest_is_annotated_with_the_variant(bundle):
         "vnd.wanc.placement": "linear",
         "vnd.wanc.precision": "fp32",
         "vnd.wanc.target": "cpu",
+        "vnd.wanc.stage": "compile",
     }
+
+
+@pytest.mark.parametrize(
+    ("stage", "kept"), [("lower", {"executable": None}), ("plan", {"stablehlo": None})]
+)
+def test_a_variant_says_how_far_it_was_compiled_and_is_finished_in_its_place(
+    tmp_path, made, stage, kept
+):
+    """The stage is no part of the key: the finished variant replaces the unfinished one."""
+    one = made()
+    programs = tuple(
+        replace(record, **({"executable": None} | kept)) for record in one.config.programs
+    )
+    early = replace(one.new, config=replace(one.config, programs=programs))
+    write_bundle(tmp_path / "b", [early], one.blobs.__getitem__)
+    (variant,) = open_bundle(tmp_path / "b").variants
+    assert variant.config.stage == variant.manifest.annotations["vnd.wanc.stage"] == stage
+    done = write_bundle(tmp_path / "b", [one.new], one.blobs.__getitem__)
+    (variant,) = open_bundle(tmp_path / "b").variants
+    assert variant.config.stage == variant.manifest.annotations["vnd.wanc.stage"] == "compile"
+    assert done.replaced == (str(one.config.variant),)
 
 
 def test_blobs_that_two_variants_share_are_stored_once(tmp_path, made):
@@ -143,7 +166,7 @@ def test_variant_without_programs_compiled_has_the_empty_layer(tmp_path, made):
         replace(record, stablehlo=None, executable=None) for record in one.config.programs
     )
     planned = replace(one.new, config=replace(one.config, programs=programs))
-    write_bundle(tmp_path / "b", [planned], {})
+    write_bundle(tmp_path / "b", [planned], {}.__getitem__)
     assert open_bundle(tmp_path / "b").variants[0].config == planned.config
 
 
@@ -348,7 +371,9 @@ def test_manifest_of_another_artifact_is_refused(bundle):
     put(bundle, data)
     point_at(
         bundle,
-        oci.index_bytes([oci.describe(oci.MANIFEST, data)], {store.FORMAT_ANNOTATION: "1"}),
+        oci.index_bytes(
+            [oci.describe(oci.MANIFEST, data)], {store.FORMAT_ANNOTATION: str(FORMAT_VERSION)}
+        ),
     )
     assert "artifactType 'application/vnd.other.thing.v1+json' is not wanc's" in refusal(bundle)
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "wanc"
 LAYERS = [
-    {"arrays", "errors", "digest", "files", "progress", "tiny_weights", "kernels"},
+    {"arrays", "errors", "digest", "files", "machine", "progress", "tiny_weights", "kernels"},
     {"spec", "cache"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
     {"trace", "runtime", "targets"},
     {"lower", "run"},
-    {"compile"},
+    {"build"},
+    {"compile", "doctor"},
     {"cli"},
     {"__main__"},
 ]
@@ -22,13 +23,14 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "runtime": {"run"},
     "weights": {"run"},
     "run": {"cli"},
-    "targets": {"compile", "cli"},
+    "doctor": {"cli"},
+    "targets": {"build", "compile", "cli"},
     "tiny": {"cli"},
     "tiny_weights": {"tiny"},
     "tiny_tokenizer": {"tiny"},
 }
 NEVER = {
-    side: {"model", "trace", "lower", "targets", "compile"}
+    side: {"model", "trace", "lower", "targets", "build", "compile"}
     for side in ("run", "runtime", "bundle", "weights")
 }  # the run side knows only the bundle
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.doubles import neuronx_cc
 from wanc.bundle.store import write_bundle
 
 HEAVY = {"torch", "jax", "jaxlib", "diffusers", "transformers", "nki", "neuronxcc"}
@@ -18,6 +19,11 @@ LIGHT = [
     "inspect {bundle} 1",
     "inspect {bundle} 1 dit_blocks",
     "inspect {bundle} --json",
+    "inspect {neff}",
+    "diff {bundle} {bundle}",
+    "doctor",
+    "plan --target trn2 --topology auto --cores 64 --shape 832x480x81",
+    "plan --target trn2 --from-stage {stage} --shape 832x480x81",
 ]
 CODE = """
 import sys
@@ -34,13 +40,32 @@ print("MODULES", *sys.modules)
 def bundle(tmp_path_factory, made):
     path = tmp_path_factory.mktemp("light") / "bundle"
     one = made(topology="tp2-cp2")
-    write_bundle(path, [one.new], one.blobs)
+    write_bundle(path, [one.new], one.blobs.__getitem__)
     return path
 
 
-@pytest.mark.parametrize("line", LIGHT)  # add verify, diff and check with them
-def test_command_stays_light(line, bundle):
-    words = [word.format(bundle=bundle) for word in line.split()]
+STAGE = """
+stage_args:
+  - stage_type: diffusion
+    engine_args:
+      model: Wan-AI/Wan2.2-T2V-A14B-Diffusers
+      parallel_config: {tensor_parallel_size: 4, ring_degree: 8, cfg_parallel_size: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def files(bundle):
+    """What the lines name."""
+    stage, neff = bundle.with_name("stage.yaml"), bundle.with_name("x.neff")
+    stage.write_text(STAGE)
+    interface = {"input": [("input0", 4)], "output": [("output0", 4)]}
+    neff.write_bytes(neuronx_cc.neff(interface, {}))
+    return {"bundle": bundle, "stage": stage, "neff": neff}
+
+
+@pytest.mark.parametrize("line", LIGHT)  # add verify and check with them
+def test_command_stays_light(line, files):
+    words = [word.format(**files) for word in line.split()]
     run = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert not HEAVY & set(run.stdout.rpartition("MODULES")[2].split())

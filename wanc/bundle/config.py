@@ -4,7 +4,7 @@ Holds no time, host or path. Records come from spec and plan; decoding checks ev
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -17,12 +17,12 @@ from wanc.plan.mesh import Mesh
 from wanc.plan.schedule import Schedule
 from wanc.plan.tiles import TilePlan
 from wanc.spec.model import Model
-from wanc.spec.variant import Options, Variant
+from wanc.spec.variant import Options, Until, Variant
 
 _COMPONENT = re.compile(r"[a-z0-9_]+")
 """Folder names of a checkpoint: no path leads out of it."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the bundle format; bundles/FORMAT.md has a dated line for every change."""
 
 
@@ -39,14 +39,19 @@ class ProgramRecord:
     """A program, its identity and its realisation."""
 
     program: Program
-    collectives: dict[str, int]
+    collectives: dict[str, int] = field(default_factory=dict)
     """How often each collective stands in the program."""
-    stablehlo: Blob | None
+    stablehlo: Blob | None = None
     """None where compiling stopped before lowering."""
-    executable: Blob | None
+    executable: Blob | None = None
     """None where compiling stopped before it."""
-    compile_key: dict[str, Any]
+    compile_key: dict[str, Any] = field(default_factory=dict)
     """All that determines the executable, entry by entry."""
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """The blobs that there are, StableHLO before executable."""
+        return tuple(blob for blob in (self.stablehlo, self.executable) if blob)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,13 @@ class VariantConfig:
     schedule: Schedule
     requires: dict[str, Any]
     """What a machine must have to run it: target, versions, instruction set."""
+
+    @property
+    def stage(self) -> Until:
+        """How far the variant was compiled."""
+        if all(record.executable for record in self.programs):
+            return "compile"
+        return "lower" if all(record.stablehlo for record in self.programs) else "plan"
 
     def program(self, name: str) -> ProgramRecord:
         """A program by name; raises BundleError."""

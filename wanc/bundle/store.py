@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,9 @@ MAX_JSON_BYTES = 64 << 20
 
 VariantKey = tuple[tuple[str, str], ...]
 """A manifest's annotations, in order: they tell a variant from the others of its bundle."""
+
+STAGE_ANNOTATION = "vnd.wanc.stage"
+"""How far a variant was compiled; no part of its key."""
 
 FORMAT_ANNOTATION = "vnd.wanc.format-version"
 
@@ -107,16 +110,18 @@ class Written:
     """Variants that the bundle had with another config, for people."""
 
 
-def write_bundle(path: Path, variants: Sequence[NewVariant], blobs: dict[str, bytes]) -> Written:
-    """Add variants to a bundle, or make it.
+def write_bundle(
+    path: Path, variants: Sequence[NewVariant], read_blob: Callable[[str], bytes]
+) -> Written:
+    """Add variants to a bundle, or make it; read_blob gives the bytes of a digest.
 
     Blobs first, then manifests, then the index by an atomic rename: whatever ends this early
     leaves the bundle as it was. Variants that the bundle already has are replaced, others kept.
     """
     try:
         (path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-        for data in blobs.values():
-            _put(path, data)
+        for digest in {b.digest for variant in variants for b in config_blobs(variant.config)}:
+            _put(path, read_blob(digest))
         manifests = [_put_variant(path, variant) for variant in variants]
         with _only_writer(path):
             before, added = _existing_manifests(path), dict(map(_keyed, manifests))
@@ -196,7 +201,7 @@ def _open_variant(path: Path, manifest: Descriptor) -> BundleVariant:
 
 def config_blobs(config: VariantConfig) -> list[Blob]:
     """Every blob that a config names, each once, in order."""
-    named = [blob for r in config.programs for blob in (r.stablehlo, r.executable) if blob]
+    named = [blob for record in config.programs for blob in record.blobs]
     return list({blob.digest: blob for blob in named}.values())
 
 
@@ -244,7 +249,8 @@ def _existing_manifests(path: Path) -> dict[VariantKey, Descriptor]:
 
 
 def _keyed(manifest: Descriptor) -> tuple[VariantKey, Descriptor]:
-    return tuple(sorted(manifest.annotations.items())), manifest
+    key = {k: v for k, v in manifest.annotations.items() if k != STAGE_ANNOTATION}
+    return tuple(sorted(key.items())), manifest
 
 
 def _put_variant(path: Path, new: NewVariant) -> Descriptor:
@@ -253,6 +259,7 @@ def _put_variant(path: Path, new: NewVariant) -> Descriptor:
     _put(path, data)
     annotations = {f"vnd.wanc.{name}": text for name, text in variant.texts().items()}
     annotations["vnd.wanc.model"] = config.model.name
+    annotations[STAGE_ANNOTATION] = config.stage
     layers: dict[str, Descriptor] = {}
     for record in config.programs:
         for blob, media in (

@@ -6,6 +6,8 @@ import typer
 
 from wanc import __version__
 from wanc.cli.compile import compile_command
+from wanc.cli.diff import diff_command
+from wanc.cli.doctor import doctor_command
 from wanc.cli.inspect import inspect_command
 from wanc.cli.plan import plan_command
 from wanc.cli.run import run_command
@@ -39,4 +41,6 @@ app.command("tiny")(tiny_command)
 app.command("plan")(plan_command)
 app.command("compile")(compile_command)
 app.command("inspect")(inspect_command)
+app.command("diff")(diff_command)
 app.command("run")(run_command)
+app.command("doctor")(doctor_command)

@@ -1,22 +1,33 @@
-"""wanc compile: a request to a bundle."""
+"""wanc compile: a request, or a bundle that was only lowered, to a bundle."""
 
-import os
+import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wanc.bundle.lock import LOCK_SUFFIX, lock_of, write_lock
+from wanc.bundle.store import open_bundle
+from wanc.cache import Cache, default_cache
 from wanc.cli import options
 from wanc.cli.plan import print_plans
 from wanc.cli.request import plans_of
+from wanc.cli.sharing import sharing_json, sharing_line
 from wanc.cli.terminal import Terminal, count, emit, emit_json, note, size, table
-from wanc.errors import RequestError
+from wanc.errors import RefusedError, RequestError
 from wanc.plan.plan import Plan
+from wanc.spec.resolve import choose_target
 from wanc.spec.sets import Request
-from wanc.spec.variant import Spec, Until
+from wanc.spec.variant import Until
+
+if TYPE_CHECKING:
+    from wanc.compile import CompileReport
+    from wanc.targets.target import Target
 
 STAGES = ("plan", "trace", "lower")
 STORE = Path("bundles/store")
+LOCKS = Path("bundles")
 
 
 def compile_command(
@@ -31,9 +42,31 @@ def compile_command(
     attention: options.AttentionName = None,
     vae_tiles: options.VaeTiles = None,
     max_ranks: options.MaxRanks = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="BUNDLE",
+            help="Finish a bundle from its StableHLO: no model code, no checkpoint, no torch. "
+            "Into itself, or into -o; for its own targets, or for --target.",
+        ),
+    ] = None,
     isa: Annotated[
         str, typer.Option("--isa", help="x86-64-v3 or x86-64-v4, for target cpu.")
     ] = "x86-64-v3",
+    neuron_flags: Annotated[
+        str,
+        typer.Option("--neuron-flags", help="More flags for neuronx-cc, as one text; in the key."),
+    ] = "",
+    neuron_input: Annotated[
+        str, typer.Option("--neuron-input", help="What neuronx-cc reads: hlo or stablehlo.")
+    ] = "hlo",
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", min=1, help="Minutes for one program of neuronx-cc. [default: 240]"
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The bundle. [default: bundles/store/MODEL]"),
@@ -46,8 +79,16 @@ def compile_command(
             "with -o write the bundle so far.",
         ),
     ] = None,
+    lock: Annotated[
+        bool,
+        typer.Option(
+            "--lock",
+            help="Write bundles/SET.lock.json: the StableHLO digest of each program of a set.",
+        ),
+    ] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Compilers at once. [default: cores]")
+        int | None,
+        typer.Option("--jobs", min=1, help="Compilers at once. [default: as memory and cores say]"),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -55,8 +96,7 @@ def compile_command(
 
     Every program is traced, lowered and compiled once, ahead of time, from configs alone.
     """
-    if stop_after is not None and stop_after not in STAGES:
-        raise RequestError(f"--stop-after {stop_after!r}: stages are {', '.join(STAGES)}")
+    make_target = target_maker(isa, neuron_flags, neuron_input, timeout)
     flags = Request(
         model=model,
         shapes=tuple(shape or ()),
@@ -68,42 +108,123 @@ def compile_command(
         attention=attention,
         vae_tiles=vae_tiles,
     )
-    spec, plans = plans_of(set_file, flags, max_ranks)
-    if stop_after and (output is None or stop_after == "trace"):
-        if output is not None:
-            raise RequestError("a bundle holds no traces; with -o stop after plan or lower")
-        print_stage(stop_after, plans, json)
+    if source is not None:
+        if set_file or stop_after or lock or flags != Request(target=target):
+            raise RequestError("--from takes all but --target from the bundle; leave the rest out")
+        print_report(finish(source, target, make_target, output or source, jobs), json)
         return
-    bundle = output or STORE / spec.model.name
-    until: Until = "compile" if stop_after is None else "plan" if stop_after == "plan" else "lower"
-    write(spec, plans, bundle, isa, jobs or os.cpu_count() or 1, until, json)
+    until = until_of(stop_after, output, lock)
+    locked = lock_path(set_file, until) if lock else None
+    spec, plans = plans_of(set_file, flags, max_ranks)
+    if until is None:
+        print_stage(str(stop_after), plans, json)
+        return
+    for plan in plans:
+        if plan.not_compilable:
+            raise RefusedError(f"{plan.variant}: {plan.not_compilable}")
+    report = build(plans, make_target(spec.variants[0].target), output, until, locked, jobs)
+    print_report(report, json)
 
 
-def write(
-    spec: Spec,
+# --- what is asked for ---------------------------------------------------------------------
+
+
+def target_maker(
+    isa: str, neuron_flags: str, neuron_input: str, timeout: float | None
+) -> "Callable[[str], Target]":
+    """What makes a target of a name, with the options of its compiler."""
+    from wanc.targets.choose import NeuronOptions, target_named
+
+    neuron = NeuronOptions(
+        flags=tuple(shlex.split(neuron_flags)),
+        input_form=neuron_input,
+        keep=default_cache() / "failed",
+        **({} if timeout is None else {"timeout_seconds": 60 * timeout}),
+    )
+    return lambda name: target_named(name, isa, neuron)
+
+
+def until_of(stop_after: str | None, output: Path | None, lock: bool) -> Until | None:
+    """The last stage of a bundle or a lock; None where a stage's text is printed instead."""
+    if stop_after is not None and stop_after not in STAGES:
+        raise RequestError(f"--stop-after {stop_after!r}: stages are {', '.join(STAGES)}")
+    if stop_after is None:
+        return "compile"
+    if output is None and not lock:
+        return None
+    if stop_after == "trace":
+        raise RequestError("a bundle holds no traces; with -o stop after plan or lower")
+    return "plan" if stop_after == "plan" else "lower"
+
+
+def lock_path(set_file: Path | None, until: Until | None) -> Path:
+    """Where a shape set's lock lies."""
+    if set_file is None:
+        raise RequestError("--lock needs a shape set: the lock is named after it")
+    if until == "plan":
+        raise RequestError("--lock needs StableHLO: stop after lower, or not at all")
+    return LOCKS / f"{set_file.stem}{LOCK_SUFFIX}"
+
+
+# --- what is done --------------------------------------------------------------------------
+
+
+def build(
     plans: list[Plan],
-    output: Path,
-    isa: str,
-    jobs: int,
+    target: "Target",
+    output: Path | None,
     until: Until,
-    as_json: bool,
-) -> None:
-    """Compile, as far as asked, and say what was made."""
-    from wanc.cache import Cache, default_cache
+    locked: Path | None,
+    jobs: int | None,
+) -> "CompileReport":
+    """Compile as far as asked, into a bundle, a lock or both."""
     from wanc.compile import compile_bundle
-    from wanc.targets.choose import target_named
 
+    lock_only = output is None and locked is not None and until == "lower"
     report = compile_bundle(
         plans,
-        target_named(spec.variants[0].target, isa),
-        output,
+        target,
+        None if lock_only else output or STORE / plans[0].model.name,
         cache=Cache(default_cache()),
         jobs=jobs,
         progress=Terminal(),
         until=until,
     )
+    if locked is not None:
+        write_lock(locked, lock_of(report.configs))
+        note(f"wrote {locked}")
+    return report
+
+
+def finish(
+    source: Path,
+    target: str | None,
+    make_target: "Callable[[str], Target]",
+    output: Path,
+    jobs: int | None,
+) -> "CompileReport":
+    """Compile what a bundle holds as StableHLO."""
+    from wanc.compile import finish_bundle
+
+    wanted = None if target is None else choose_target(target)[0]
+    return finish_bundle(
+        open_bundle(source),
+        make_target,
+        output,
+        wanted=wanted,
+        cache=Cache(default_cache()),
+        jobs=jobs,
+        progress=Terminal(),
+    )
+
+
+# --- what is shown -------------------------------------------------------------------------
+
+
+def print_report(report: "CompileReport", as_json: bool) -> None:
+    """What was made."""
     if as_json:
-        emit_json(report.to_json())
+        emit_json({**report.to_json(), "sharing": sharing_json(report.configs)})
         return
     rows = [
         (
@@ -117,10 +238,14 @@ def write(
     ]
     if rows:
         table("Programs", ("program", "stablehlo", "lowered>", "executable>", "compiled>"), rows)
+        note(sharing_line(report.configs))
     for variant in report.replaced:
         note(f"replaced variant {variant}, which the bundle had with other programs")
-    note(f"{count(len(plans), 'variant')} in {report.seconds:.1f} s")
-    emit(f"{output} {report.digest}")
+    note(f"{count(len(report.configs), 'variant')} in {report.seconds:.1f} s")
+    if any(config.stage == "lower" for config in report.configs) and report.bundle:
+        note(f"no executables: `wanc compile --from {report.bundle}` makes them, on any host")
+    if report.bundle:
+        emit(f"{report.bundle} {report.digest}")
 
 
 def print_stage(stage: str, plans: list[Plan], as_json: bool) -> None:

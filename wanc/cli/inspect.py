@@ -1,21 +1,27 @@
 """wanc inspect: what a bundle holds, without loading any of it."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from wanc.bundle.config import Blob, ProgramRecord, VariantConfig
-from wanc.bundle.store import Bundle, BundleVariant, open_bundle
+from wanc.bundle.store import Bundle, BundleVariant, config_blobs, open_bundle
 from wanc.cli import options
+from wanc.cli.neff import print_neff
+from wanc.cli.sharing import sharing_json, sharing_line
 from wanc.cli.terminal import count, emit, emit_json, size, table
 from wanc.errors import RequestError
 from wanc.plan.abi import Tensor, Weight
+from wanc.plan.mesh import Coordinates, Mesh
+from wanc.spec.target import TORUS, TRN2_FABRIC, Fabric
+from wanc.spec.topology import AXES, Axis
 
 
 def inspect_command(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle.")],
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle, or a NEFF.")],
     variant: Annotated[
         int | None, typer.Argument(metavar="[VARIANT]", help="Its number, from 1.")
     ] = None,
@@ -25,6 +31,9 @@ def inspect_command(
     """Show what a bundle holds.
 
     Its variants; with VARIANT its programs and schedule; with PROGRAM one interface."""
+    if bundle.is_file() and variant is None:
+        print_neff(bundle, json)
+        return
     opened = open_bundle(bundle)
     entry = None if variant is None else chosen(opened, variant)
     record = None if entry is None or program is None else entry.config.program(program)
@@ -59,6 +68,7 @@ def bundle_json(bundle: Bundle) -> dict[str, Any]:
     return {
         "bundle": str(bundle.path),
         "digest": bundle.digest,
+        "sharing": sharing_json(entry.config for entry in bundle.variants),
         "variants": [_variant_json(entry) for entry in bundle.variants],
     }
 
@@ -71,8 +81,10 @@ def _variant_json(entry: BundleVariant) -> dict[str, Any]:
         **config.variant.texts(),
         "model": config.model.name,
         "manifest": entry.manifest.digest,
+        "stage": config.stage,
         "requires": config.requires,
         "ranks": msgspec.to_builtins(config.mesh.coordinates),
+        "cores": list(config.mesh.cores),
         "tiles": msgspec.to_builtins(config.tiles),
         "schedule": msgspec.to_builtins(config.schedule),
         "programs": [_program_json(record, config) for record in config.programs],
@@ -108,32 +120,32 @@ def calls_by_stage(config: VariantConfig) -> dict[str, dict[str, int]]:
     return {name: dict(counter) for name, counter in counts.items()}
 
 
+DONE = {"compile": "complete", "lower": "lowered", "plan": "planned"}
+"""What a variant is that was compiled up to a stage."""
+
+
 def print_bundle(bundle: Bundle) -> None:
     """Variants, and what they share."""
     emit(f"{bundle.path} {bundle.digest}\n")
-    rows = []
-    blobs: dict[str, int] = {}
-    uses = 0
+    rows: dict[str, list[Sequence[str]]] = {}
     for number, entry in enumerate(bundle.variants, start=1):
-        config = entry.config
-        named = [b for r in config.programs for b in (r.stablehlo, r.executable) if b]
-        blobs.update((blob.digest, blob.size_bytes) for blob in named)
-        uses += len(named)
-        v = config.variant
-        rows.append(
+        config, v = entry.config, entry.config.variant
+        rows.setdefault(f"{config.model.name}, {v.task}", []).append(
             (
-                *(str(number), config.model.name, v.task, str(v.shape), str(v.topology)),
-                *(v.precision, v.target, size(sum(blob.size_bytes for blob in named))),
+                *(str(number), str(v.shape), str(v.topology), v.placement, v.precision),
+                *(v.target, DONE[config.stage]),
+                size(sum(blob.size_bytes for blob in config_blobs(config))),
             )
         )
-    heads = ("", "model", "task", "shape", "topology", "precision", "target", "size>")
-    table("Variants", heads, rows)
-    emit(f"{count(len(blobs), 'program blob')} of {size(sum(blobs.values()))}, named {uses} times")
+    for model, listed in rows.items():
+        table(model, ("", "shape", "topology", "placement", "", "target", "", "size>"), listed)
+    emit(sharing_line([entry.config for entry in bundle.variants]))
 
 
 def print_variant(config: VariantConfig) -> None:
     """Programs, schedule, ranks and tiles of one variant."""
-    emit(f"{config.variant}, model {config.model.name}\n")
+    emit(f"{config.variant} {config.variant.placement}, model {config.model.name}")
+    emit(f"{DONE[config.stage]}\n")
     table(
         "Programs",
         ("program", "ranks", "stablehlo", "executable", "size>"),
@@ -210,6 +222,11 @@ def _print_ranks(config: VariantConfig) -> None:
     for start in range(0, len(places), 6):
         emit("  " + " ".join(f"{place:<12}" for place in places[start : start + 6]).rstrip())
     emit("")
+    if config.variant.placement == TORUS:
+        emit("Chips of the torus, and the coordinates of their ranks")
+        for row in chip_rows(config.mesh, TRN2_FABRIC):
+            emit("  ".join(row))
+        emit("")
     stride = config.model.vae.spatial_stride
     table(
         "VAE tiles",
@@ -227,6 +244,24 @@ def _print_ranks(config: VariantConfig) -> None:
             )
         ],
     )
+
+
+def chip_rows(mesh: Mesh, fabric: Fabric) -> list[list[str]]:
+    """The rectangle of chips as it lies, each with its number and its ranks' coordinates."""
+    held: dict[int, list[Coordinates]] = {}
+    for rank, core in enumerate(mesh.cores):
+        held.setdefault(core // fabric.cores_per_chip, []).append(mesh.coordinates[rank])
+    cells = [
+        " ".join([f"{chip:>2}:", *(f"{axis}{span(held[chip], axis)}" for axis in AXES[::-1])])
+        for chip in sorted(held)
+    ]
+    return [cells[start : start + fabric.columns] for start in range(0, len(cells), fabric.columns)]
+
+
+def span(places: list[Coordinates], axis: Axis) -> str:
+    """First and last coordinate on an axis."""
+    low, high = (find(place.on(axis) for place in places) for find in (min, max))
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def print_program(record: ProgramRecord) -> None:

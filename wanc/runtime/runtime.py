@@ -25,7 +25,10 @@ class Runtime(Protocol):
 def runtime_of(target: str) -> Runtime:
     """The runtime of a target; raises BundleError where this version has none."""
     if target != "cpu":
-        raise BundleError(f"the variant is for target {target}; this version runs cpu only")
+        raise BundleError(
+            f"the variant is for target {target}; this version runs cpu only: "
+            "`wanc compile --from BUNDLE --target cpu` makes it run here"
+        )
     from wanc.runtime.cpu_runtime import CpuRuntime
 
     return CpuRuntime()

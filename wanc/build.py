@@ -1,0 +1,179 @@
+"""Single programs, step by step: lowered and compiled, once, with the cache's help.
+
+What compile.py tells of whole variants rests on these steps. Has no branch on target or model.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from wanc.bundle.config import Blob, ProgramRecord
+from wanc.cache import Cache
+from wanc.digest import of_json
+from wanc.identity import lint_key
+from wanc.plan.abi import Program
+from wanc.spec.target import Accelerator, target_facts
+from wanc.targets.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredProgram:
+    """A program's StableHLO, traced now or found in the cache or in a bundle."""
+
+    program: Program
+    stablehlo: Blob
+    """Portable artifact."""
+    collectives: dict[str, int]
+    seconds: float
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledProgram:
+    """A program's executable, compiled now or found in the cache."""
+
+    lowered: LoweredProgram
+    executable: Blob | None
+    """None where compiling was asked to stop before it."""
+    key: dict[str, Any]
+    seconds: float
+    cached: bool
+
+    @property
+    def record(self) -> ProgramRecord:
+        """The program as a bundle's config has it."""
+        return ProgramRecord(
+            program=self.lowered.program,
+            collectives=self.lowered.collectives,
+            stablehlo=self.lowered.stablehlo,
+            executable=self.executable,
+            compile_key=self.key,
+        )
+
+
+Step = Callable[[LoweredProgram, Target, Cache, Event], CompiledProgram]
+"""What is done with a lowered program, in a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredRecord:
+    """What the cache keeps of a lowering, under its spec key."""
+
+    digest: str
+    collectives: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledRecord:
+    """What the cache keeps of a compile, under its compile key."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintRecord:
+    """That a program's StableHLO has no finding, under its lint key."""
+
+    digest: str
+
+
+def lower_cached(program: Program, key: str, target: str, cache: Cache) -> LoweredProgram:
+    """The program's StableHLO, from the cache where its spec key is known; linted for a target."""
+    started = time.monotonic()
+    known = cache.get_record("stablehlo", key, LoweredRecord)
+    data = cache.get_blob(known.digest) if known else None
+    cached = data is not None
+    sources: Sequence[str | None] = ()
+    if known is None or data is None:
+        from wanc.lower.lower import lower
+        from wanc.trace import trace
+
+        lowered = lower(trace(program))
+        data, sources = lowered.stablehlo, lowered.sources
+        known = LoweredRecord(digest=cache.put_blob(data), collectives=lowered.collectives)
+        cache.put_record("stablehlo", key, known)
+    lint_cached(program, data, known.digest, target_facts(target).accelerator, cache, sources)
+    return LoweredProgram(
+        program=program,
+        stablehlo=Blob(digest=known.digest, size_bytes=len(data)),
+        collectives=known.collectives,
+        seconds=time.monotonic() - started,
+        cached=cached,
+    )
+
+
+def lint_cached(
+    program: Program,
+    stablehlo: bytes,
+    digest: str,
+    accelerator: Accelerator | None,
+    cache: Cache,
+    sources: Sequence[str | None] = (),
+) -> None:
+    """Lint an artifact before any compiler sees it; one that passed is not looked at again."""
+    key = lint_key(digest, program.replica_count, accelerator)
+    if cache.get_record("lint", key, LintRecord) is None:
+        from wanc.lower.lint import check
+
+        check(
+            stablehlo,
+            name=program.name,
+            ranks=program.replica_count,
+            accelerator=accelerator,
+            sources=sources,
+        )
+        cache.put_record("lint", key, LintRecord(digest=digest))
+
+
+def compile_cached(
+    lowered: LoweredProgram, target: Target, cache: Cache, stop: Event
+) -> CompiledProgram:
+    """The program's executable, from the cache where its compile key is known."""
+    started = time.monotonic()
+    key = target.compile_key(lowered.program, lowered.stablehlo.digest)
+    known = cache.get_record("executables", of_json(key), CompiledRecord)
+    data = cache.get_blob(known.digest) if known else None
+    cached = data is not None
+    if known is None or data is None:
+        stablehlo = cache.read_blob(lowered.stablehlo.digest)
+        data = target.compile(lowered.program, stablehlo, stop=stop)
+        known = CompiledRecord(digest=cache.put_blob(data))
+        cache.put_record("executables", of_json(key), known)
+    return CompiledProgram(
+        lowered=lowered,
+        executable=Blob(digest=known.digest, size_bytes=len(data)),
+        key=key,
+        seconds=time.monotonic() - started,
+        cached=cached,
+    )
+
+
+def leave_uncompiled(
+    lowered: LoweredProgram, target: Target, cache: Cache, stop: Event
+) -> CompiledProgram:
+    """Stop after lowering: the program has an identity and no executable."""
+    return CompiledProgram(lowered=lowered, executable=None, key={}, seconds=0.0, cached=False)
+
+
+def raise_failures(futures: Iterable[Future[CompiledProgram]]) -> None:
+    """Raise the error of a compile that has failed, while others are still to be lowered."""
+    for future in futures:
+        if future.done():
+            future.result()
+
+
+@contextmanager
+def compilers(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
+    """Threads for so many compilers at once, and what stops them: an error or Ctrl-C does."""
+    stop = Event()
+    with ThreadPoolExecutor(max_workers=jobs) as threads:
+        try:
+            yield threads, stop
+        except BaseException:
+            stop.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,113 @@
+"""Lock files: which StableHLO each program of each variant of a shape set has.
+
+A lock is reviewed and committed; one that changes says which programs a change makes the fleet
+compile again. Canonical in content, indented for reviews. Knows no compiler.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from wanc.bundle.config import VariantConfig
+from wanc.bundle.store import open_bundle
+from wanc.errors import BundleError, RunError
+from wanc.files import write_whole
+from wanc.spec.model import Model
+from wanc.spec.variant import Variant
+
+LOCK_VERSION = 1
+LOCK_SUFFIX = ".lock.json"
+
+MAX_LOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """Digests by variant and program."""
+
+    lock_version: int
+    variants: dict[str, dict[str, str]]
+    """Variant, as people read it, to program name to StableHLO digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A program of a variant that two locks have differently."""
+
+    variant: str
+    program: str
+    before: str | None
+    """None where the first lock lacks it."""
+    after: str | None
+
+
+def lock_of(configs: Iterable[VariantConfig]) -> Lock:
+    """The lock of some variants."""
+    return Lock(
+        lock_version=LOCK_VERSION,
+        variants={
+            variant_key(config.model, config.variant): program_digests(config) for config in configs
+        },
+    )
+
+
+def variant_key(model: Model, variant: Variant) -> str:
+    """All that tells a variant from others, for people."""
+    return f"{model.name} {variant} {variant.placement}"
+
+
+def program_digests(config: VariantConfig) -> dict[str, str]:
+    """StableHLO digests by program name; raises BundleError where a program was not lowered."""
+    found = {}
+    for record in config.programs:
+        if record.stablehlo is None:
+            raise BundleError(
+                f"{config.variant}: program {record.program.name} was not lowered: nothing to lock"
+            )
+        found[record.program.name] = record.stablehlo.digest
+    return found
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """Write a lock file; raises RunError."""
+    text = json.dumps(msgspec.to_builtins(lock), indent=1, sort_keys=True) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise RunError(f"cannot write the lock {path}: {error.strerror}") from error
+
+
+def read_lock(path: Path) -> Lock:
+    """A lock file, or the lock of a bundle's directory; raises BundleError."""
+    if path.is_dir():
+        return lock_of(variant.config for variant in open_bundle(path).variants)
+    try:
+        if path.stat().st_size > MAX_LOCK_BYTES:
+            raise BundleError(f"{path}: larger than {MAX_LOCK_BYTES} bytes: not a lock")
+        lock = msgspec.json.decode(path.read_bytes(), type=Lock)
+    except OSError as error:
+        raise BundleError(f"{path}: {error.strerror}; needs a lock file or a bundle") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BundleError(f"{path}: not a lock file: {error}") from error
+    if lock.lock_version != LOCK_VERSION:
+        raise BundleError(
+            f"{path}: lock version {lock.lock_version}; this wanc reads {LOCK_VERSION}"
+        )
+    return lock
+
+
+def differences(before: Lock, after: Lock) -> tuple[Difference, ...]:
+    """Every program that is not the same in both, by variant."""
+    found = []
+    for variant in sorted(before.variants.keys() | after.variants.keys()):
+        old, new = before.variants.get(variant, {}), after.variants.get(variant, {})
+        found += [
+            Difference(variant=variant, program=name, before=old.get(name), after=new.get(name))
+            for name in [*old, *(name for name in new if name not in old)]
+            if old.get(name) != new.get(name)
+        ]
+    return tuple(found)

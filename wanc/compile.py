@@ -150,7 +150,7 @@ def distinct_programs(plans: Sequence[Plan]) -> dict[str, Program]:
 def default_jobs(targets: Iterable[Target], progress: Progress) -> int:
     """How many compilers at once the targets advise; says why."""
     jobs, why = min(target.default_jobs() for target in targets)
-    progress.note(f"up to {jobs} compilers at once ({why})")
+    progress.note(f"compilers at once: {jobs} ({why})")
     return jobs
 
 

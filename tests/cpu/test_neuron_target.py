@@ -322,7 +322,7 @@ def test_key_has_all_that_matters_and_nothing_of_the_host(
 ):
     key = make().compile_key(PROGRAM, "sha256:00")
     assert set(key) == {
-        *("key_version", "target", "stablehlo", "replica_count", "lnc", "compiler", "flags"),
+        *("key_version", "target", "stablehlo", "lnc", "compiler", "flags"),
         *("input_form", "jaxlib", "sources"),
     }
     assert key["compiler"] == {"name": "neuronx-cc", "version": neuronx_cc.VERSION}
@@ -405,7 +405,7 @@ def test_jobs_are_bounded_by_memory(
 
 # --- no compiler ----------------------------------------------------------------------------------
 
-INSTALL = r"pip install neuronx-cc --extra-index-url https://pip\.repos\.neuron\.amazonaws\.com"
+INSTALL = r"pip install -U neuronx-cc --extra-index-url https://pip\.repos\.neuron\.amazonaws\.com"
 
 
 def without_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code_bytes: int) -> None:

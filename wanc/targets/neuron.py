@@ -89,12 +89,14 @@ class NeuronTarget:
         return jobs, f"{machine.cores} cores, and {free} GiB of memory at {each} GiB a compile"
 
     def compile_key(self, program: Program, stablehlo: str) -> dict[str, Any]:
-        """All that determines a program's executable, entry by entry; stablehlo is the digest."""
+        """All that determines a program's executable, entry by entry; stablehlo is the digest.
+
+        How many replicas there are is none of it: the groups in the text say who joins whom.
+        """
         return {
             "key_version": KEY_VERSION,
             "target": self.name,
             "stablehlo": stablehlo,
-            "replica_count": program.replica_count,
             "lnc": LNC,
             "compiler": _compiler(),
             "flags": list(self._flags(program)),

@@ -22,7 +22,7 @@ from wanc.targets.neuron_failures import Failure, failure_of, keep_failure, tail
 
 _OUTPUT = "program.neff"
 _ATTEMPTS = 3
-_INSTALL = f"pip install {NAME} --extra-index-url https://pip.repos.neuron.amazonaws.com"
+_INSTALL = f"pip install -U {NAME} --extra-index-url https://pip.repos.neuron.amazonaws.com"
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH")
 """What the compiler has of this process's environment. NEURON_CC_FLAGS would add to its flags."""
 _SET = {"PYTHONHASHSEED": "0"}

@@ -3,7 +3,9 @@
 `pytest -s` on the table prints it.
 """
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,20 @@ def test_published_run(run):
         f"{run.seconds:7.1f} s published{seconds:7.1f} s predicted{error:+8.1%}"
     )
     assert abs(error) < BOUND
+
+
+def test_the_docs_show_these_predictions():
+    shown = re.findall(
+        r"^\| (\S+ \S+) \| (\S+) \| (\S+) \| \d+ \| ([\d.]+) s \| ([\d.]+) s \|$",
+        (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    names = {A14B: "T2V A14B", TI2V: "TI2V 5B"}
+    assert shown == [
+        (names[run.model], run.shape, run.topology, str(run.seconds), f"{predicted(run):.1f}")
+        for run in RUNS
+        if run.stage == "all"
+    ]
 
 
 def shares(time) -> float:

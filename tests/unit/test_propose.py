@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 
@@ -14,9 +13,6 @@ from wanc.plan.propose import best_topologies, topologies
 from wanc.spec.shape import Shape
 from wanc.spec.topology import Topology
 from wanc.spec.variant import Options
-
-MOST_SECONDS = 2.0
-"""For a ranking on a busy machine; alone it takes a tenth."""
 
 
 def refusal(*args, **kwargs) -> str:
@@ -169,12 +165,6 @@ def test_candidates_are_distinct_and_legal(target, cores):
     found = list(topologies(model, variant, cores))
     assert len(found) == len(set(found))
     assert all(t.tp in (1, 2, 4, 8) and t.ranks <= cores for t in found)
-
-
-def test_ranking_is_quick():
-    started = time.perf_counter()
-    assert ranked()
-    assert time.perf_counter() - started < MOST_SECONDS
 
 
 # --- on the command line -------------------------------------------------------------------------

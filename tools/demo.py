@@ -23,7 +23,7 @@ def main() -> None:
     wanc("tiny", str(checkpoint))
     wanc(
         *("compile", "--model", str(checkpoint), "--shape", "208x128x5"),
-        *("--topology", "tp4-cp8-cfg2", "-o", str(bundle)),
+        *("--topology", "tp4-cp8-cfg2", "--target", "cpu", "-o", str(bundle)),
     )
     wanc("inspect", str(bundle))
     wanc(

@@ -4,8 +4,8 @@ What compile.py tells of whole variants rests on these steps. Has no branch on t
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -16,6 +16,7 @@ from wanc.cache import Cache
 from wanc.digest import of_json
 from wanc.identity import lint_key
 from wanc.plan.abi import Program
+from wanc.progress import Task
 from wanc.spec.target import Accelerator, target_facts
 from wanc.targets.target import Target
 
@@ -54,6 +55,8 @@ class CompiledProgram:
             compile_key=self.key,
         )
 
+
+_SAID_SECONDS = 1.0
 
 Step = Callable[[LoweredProgram, Target, Cache, Event], CompiledProgram]
 """What is done with a lowered program, in a thread."""
@@ -157,6 +160,25 @@ def leave_uncompiled(
 ) -> CompiledProgram:
     """Stop after lowering: the program has an identity and no executable."""
     return CompiledProgram(lowered=lowered, executable=None, key={}, seconds=0.0, cached=False)
+
+
+def finished_all(
+    compiling: Mapping[str, Future[CompiledProgram]], names: Mapping[str, str], task: Task
+) -> dict[str, CompiledProgram]:
+    """Wait for every compile, and keep saying which run and since when; raises what one raises."""
+    started = time.monotonic()
+    waiting = set(compiling.values())
+    while waiting:
+        running = [names[key] for key, future in compiling.items() if future.running()]
+        task.doing(f"{', '.join(running)} {clock(time.monotonic() - started)}")
+        ended, waiting = wait(waiting, timeout=_SAID_SECONDS, return_when=FIRST_COMPLETED)
+        raise_failures(ended)
+    return {key: future.result() for key, future in compiling.items()}
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def raise_failures(futures: Iterable[Future[CompiledProgram]]) -> None:

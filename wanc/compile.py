@@ -16,6 +16,7 @@ from wanc.build import (
     LoweredProgram,
     compile_cached,
     compilers,
+    finished_all,
     leave_uncompiled,
     lint_cached,
     lower_cached,
@@ -31,7 +32,7 @@ from wanc.plan.abi import Program
 from wanc.plan.plan import Plan, make_plan
 from wanc.progress import Progress
 from wanc.spec.target import target_facts
-from wanc.spec.variant import Until
+from wanc.spec.variant import Until, Variant
 from wanc.targets.target import Target
 
 
@@ -97,12 +98,14 @@ def compile_bundle(
         compilers(jobs or 1) as (threads, stop),
     ):
         for key, program in programs.items():
+            task.doing(f"lowering {program.name}")
             lowered = lower_cached(program, key, target.name, cache)
             task.advance(f"{program.name} lowered")
             compiled[key] = threads.submit(step, lowered, target, cache, stop)
             compiled[key].add_done_callback(told(task.advance, program.name))
             raise_failures(compiled.values())
-        done = {key: future.result() for key, future in compiled.items()}
+        names = {key: program.name for key, program in programs.items()}
+        done = finished_all(compiled, names, task)
     variants = [variant_of(plan, target, done, until) for plan in plans]
     return written(output, variants, tuple(done.values()), cache, started)
 
@@ -121,7 +124,7 @@ def finish_bundle(
     started = time.monotonic()
     check_destination(output)
     cache.check_writable()
-    configs = [retargeted(entry.config, wanted) for entry in bundle.variants]
+    configs = retargeted(bundle, wanted)
     targets = {name: target_named(name) for name in {c.variant.target for c in configs}}
     for target in targets.values():
         target.check_toolchain()
@@ -134,7 +137,8 @@ def finish_bundle(
             compiled[key] = threads.submit(compile_cached, lowered, target, cache, stop)
             compiled[key].add_done_callback(told(task.advance, lowered.program.name))
             raise_failures(compiled.values())
-        done = {key: future.result() for key, future in compiled.items()}
+        names = {key: lowered.program.name for key, (lowered, _) in stored.items()}
+        done = finished_all(compiled, names, task)
     variants = [finished(config, targets[config.variant.target], done) for config in configs]
     return written(output, variants, tuple(done.values()), cache, started)
 
@@ -215,12 +219,20 @@ def written(
 # --- steps of finish_bundle ----------------------------------------------------------------
 
 
-def retargeted(config: VariantConfig, wanted: str | None) -> VariantConfig:
-    """The variant for another target; raises RefusedError where that target would refuse it."""
-    variant = replace(config.variant, target=wanted or config.variant.target)
-    if target_facts(variant.target).accelerator:
-        make_plan(config.model, variant, config.options)
-    return replace(config, variant=variant)
+def retargeted(bundle: Bundle, wanted: str | None) -> list[VariantConfig]:
+    """The variants for another target; raises RefusedError where that target would refuse one.
+
+    Of those that become one, that which was for the target already stays.
+    """
+    found: dict[tuple[str, Variant], VariantConfig] = {}
+    for config in sorted(
+        (entry.config for entry in bundle.variants), key=lambda c: c.variant.target == wanted
+    ):
+        variant = replace(config.variant, target=wanted or config.variant.target)
+        if target_facts(variant.target).accelerator:
+            make_plan(config.model, variant, config.options)
+        found[config.model.name, variant] = replace(config, variant=variant)
+    return list(found.values())
 
 
 def stored_programs(

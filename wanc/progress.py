@@ -11,6 +11,9 @@ class Task(Protocol):
     def advance(self, done: str = "") -> None:
         """One step more is done; ``done`` says which."""
 
+    def doing(self, what: str) -> None:
+        """Say what is under way; may be said again and again."""
+
 
 class Progress(Protocol):
     """Reports work as it goes."""
@@ -24,6 +27,9 @@ class Progress(Protocol):
 
 class _SilentTask:
     def advance(self, done: str = "") -> None:
+        """Say nothing."""
+
+    def doing(self, what: str) -> None:
         """Say nothing."""
 
 

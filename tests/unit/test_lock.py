@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from wanc.bundle.lock import LOCK_VERSION, Lock, differences, lock_of, read_lock, write_lock
+from wanc.bundle.lock import (
+    LOCK_VERSION,
+    Lock,
+    differences,
+    lock_of,
+    new_programs,
+    read_lock,
+    write_lock,
+)
 from wanc.bundle.store import write_bundle
 from wanc.errors import BundleError
 
@@ -55,6 +63,12 @@ def test_differences_name_program_and_variant():
         ("gone", "text", "sha256:1", None),
     ]
     assert differences(before, before) == ()
+
+
+def test_programs_that_another_variant_has_are_not_new():
+    before = lock(a={"text": "sha256:1", "blocks": "sha256:2"})
+    after = lock(a={"text": "sha256:1", "blocks": "sha256:3"}, b={"text": "sha256:1"})
+    assert new_programs(before, after) == {"sha256:3"}
 
 
 @pytest.mark.parametrize(

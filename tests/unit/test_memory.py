@@ -180,10 +180,11 @@ def test_refusal_lists_the_parts_and_what_would_work():
     with pytest.raises(RefusedError) as caught:
         planned("1280x720x81", "tp4-cp8-cfg2", options={"blocks_per_program": 40})
     message = str(caught.value)
-    assert message.startswith("topology tp4-cp8-cfg2 at 1280x720x81 needs ")
-    for part in ("transformer weights, split by tp 6.5", "DMA rings", "scratchpad"):
+    assert message.startswith("topology tp4-cp8-cfg2 at 1280x720x81 in bf16 needs ")
+    for part in ("6.5 GiB  transformer weights, split by tp", "DMA rings", "scratchpad"):
         assert part in message
     assert " 0.0" not in message
+    assert "would work" in message.splitlines()[0]
     assert "would work, with predicted times: --blocks-per-program 10 (" in message
     assert "tp8-cp4-cfg2 (" in message
     assert "--target trn3 (" in message

@@ -111,3 +111,12 @@ def differences(before: Lock, after: Lock) -> tuple[Difference, ...]:
             if old.get(name) != new.get(name)
         ]
     return tuple(found)
+
+
+def new_programs(before: Lock, after: Lock) -> set[str]:
+    """Digests of programs that no variant of the first lock has."""
+    old, new = (
+        {digest for programs in lock.variants.values() for digest in programs.values()}
+        for lock in (before, after)
+    )
+    return new - old

@@ -25,7 +25,7 @@ from wanc.bundle.config import (
 from wanc.bundle.oci import Descriptor
 from wanc.digest import of_bytes
 from wanc.errors import BundleError, RunError
-from wanc.files import UNFINISHED, write_whole
+from wanc.files import UNFINISHED, check_folder, write_whole
 
 MAX_JSON_BYTES = 64 << 20
 """Largest index, manifest or config that is read."""
@@ -78,8 +78,12 @@ def check_destination(path: Path) -> None:
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file; a bundle is a directory")
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise RunError(f"cannot write the bundle {path}: {parent} is not writable")
+    try:
+        check_folder(parent)
+    except OSError as error:
+        raise RunError(
+            f"cannot write the bundle {path}: {parent} takes no file: {error.strerror}"
+        ) from error
     if (path / "index.json").exists():
         open_bundle(path)
     elif path.is_dir() and any(not _is_ours(file.name) for file in path.iterdir()):
@@ -107,7 +111,7 @@ class Written:
     digest: str
     """The bundle's digest."""
     replaced: tuple[str, ...]
-    """Variants that the bundle had with another config, for people."""
+    """Variants that the bundle had with other programs, for people."""
 
 
 def write_bundle(
@@ -124,14 +128,16 @@ def write_bundle(
             _put(path, read_blob(digest))
         manifests = [_put_variant(path, variant) for variant in variants]
         with _only_writer(path):
-            before, added = _existing_manifests(path), dict(map(_keyed, manifests))
-            names = {
-                _keyed(m)[0]: str(v.config.variant)
-                for m, v in zip(manifests, variants, strict=True)
-            }
-            replaced = [names[key] for key in added if before.get(key, added[key]) != added[key]]
-            digest = _put_index(path, before | added)
-            return Written(digest=digest, replaced=tuple(replaced))
+            before = {_keyed(old.manifest)[0]: old for old in _existing_variants(path)}
+            added = dict(map(_keyed, manifests))
+            configs = {_keyed(m)[0]: new.config for m, new in zip(manifests, variants, strict=True)}
+            replaced = [
+                str(config.variant)
+                for key, config in configs.items()
+                if key in before and _programs(before[key].config) != _programs(config)
+            ]
+            kept = dict(_keyed(old.manifest) for old in before.values())
+            return Written(digest=_put_index(path, kept | added), replaced=tuple(replaced))
     except OSError as error:
         raise RunError(f"cannot write the bundle {path}: {error}") from error
 
@@ -242,10 +248,13 @@ def _blob_path(path: Path, digest: str) -> Path:
 # --- writing -------------------------------------------------------------------------------
 
 
-def _existing_manifests(path: Path) -> dict[VariantKey, Descriptor]:
-    if not (path / "index.json").exists():
-        return {}
-    return dict(_keyed(variant.manifest) for variant in open_bundle(path).variants)
+def _existing_variants(path: Path) -> tuple[BundleVariant, ...]:
+    return open_bundle(path).variants if (path / "index.json").exists() else ()
+
+
+def _programs(config: VariantConfig) -> dict[str, Blob]:
+    """What a variant's programs are, as far as they were lowered."""
+    return {r.program.name: r.stablehlo for r in config.programs if r.stablehlo}
 
 
 def _keyed(manifest: Descriptor) -> tuple[VariantKey, Descriptor]:

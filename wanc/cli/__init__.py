@@ -9,6 +9,7 @@ from typing import NoReturn
 import typer
 
 from wanc.cli.app import app
+from wanc.cli.terminal import note
 from wanc.errors import WancError
 
 INTERRUPTED = 130
@@ -41,5 +42,5 @@ def _terminated(number: int, frame: object) -> NoReturn:
 def _fail(message: str, kind: str, code: int, as_json: bool) -> NoReturn:
     if as_json:
         print(json.dumps({"error": {"kind": kind, "exit_code": code, "message": message}}))
-    print(f"wanc: {message}", file=sys.stderr)
+    note(f"wanc: {message}")
     sys.exit(code or 0)

@@ -52,15 +52,19 @@ def compile_command(
         ),
     ] = None,
     isa: Annotated[
-        str, typer.Option("--isa", help="x86-64-v3 or x86-64-v4, for target cpu.")
-    ] = "x86-64-v3",
+        str | None,
+        typer.Option("--isa", help="x86-64-v3 or x86-64-v4, for target cpu. [default: x86-64-v3]"),
+    ] = None,
     neuron_flags: Annotated[
-        str,
+        str | None,
         typer.Option("--neuron-flags", help="More flags for neuronx-cc, as one text; in the key."),
-    ] = "",
+    ] = None,
     neuron_input: Annotated[
-        str, typer.Option("--neuron-input", help="What neuronx-cc reads: hlo or stablehlo.")
-    ] = "hlo",
+        str | None,
+        typer.Option(
+            "--neuron-input", help="What neuronx-cc reads: hlo or stablehlo. [default: hlo]"
+        ),
+    ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -130,18 +134,35 @@ def compile_command(
 
 
 def target_maker(
-    isa: str, neuron_flags: str, neuron_input: str, timeout: float | None
+    isa: str | None,
+    neuron_flags: str | None,
+    neuron_input: str | None,
+    timeout: float | None,
 ) -> "Callable[[str], Target]":
-    """What makes a target of a name, with the options of its compiler."""
+    """What makes a target of a name, with the options of its compiler; none is left unused."""
     from wanc.targets.choose import NeuronOptions, target_named
 
+    given = {"--neuron-flags": neuron_flags, "--neuron-input": neuron_input, "--timeout": timeout}
+    for_neuron = [option for option, value in given.items() if value is not None]
+    try:
+        flags = tuple(shlex.split(neuron_flags or ""))
+    except ValueError as error:
+        raise RequestError(f"--neuron-flags {neuron_flags!r}: {error}") from error
     neuron = NeuronOptions(
-        flags=tuple(shlex.split(neuron_flags)),
-        input_form=neuron_input,
+        flags=flags,
+        input_form=neuron_input or "hlo",
         keep=default_cache() / "failed",
         **({} if timeout is None else {"timeout_seconds": 60 * timeout}),
     )
-    return lambda name: target_named(name, isa, neuron)
+
+    def make(name: str) -> "Target":
+        if name == "cpu" and for_neuron:
+            raise RequestError(f"{', '.join(for_neuron)}: for Trainium; the target is cpu")
+        if name != "cpu" and isa:
+            raise RequestError(f"--isa: for target cpu; the target is {name}")
+        return target_named(name, isa or "x86-64-v3", neuron)
+
+    return make
 
 
 def until_of(stop_after: str | None, output: Path | None, lock: bool) -> Until | None:
@@ -153,7 +174,7 @@ def until_of(stop_after: str | None, output: Path | None, lock: bool) -> Until |
     if output is None and not lock:
         return None
     if stop_after == "trace":
-        raise RequestError("a bundle holds no traces; with -o stop after plan or lower")
+        raise RequestError("bundles and locks hold no traces; stop after plan or lower")
     return "plan" if stop_after == "plan" else "lower"
 
 
@@ -206,7 +227,10 @@ def finish(
     """Compile what a bundle holds as StableHLO."""
     from wanc.compile import finish_bundle
 
-    wanted = None if target is None else choose_target(target)[0]
+    wanted = None
+    if target is not None:
+        wanted, why = choose_target(target)
+        note(f"target {wanted} ({why})")
     return finish_bundle(
         open_bundle(source),
         make_target,
@@ -226,6 +250,10 @@ def print_report(report: "CompileReport", as_json: bool) -> None:
     if as_json:
         emit_json({**report.to_json(), "sharing": sharing_json(report.configs)})
         return
+    made = {
+        (done.lowered.program.name, done.lowered.stablehlo.digest, done.executable): done
+        for done in reversed(report.programs)
+    }
     rows = [
         (
             done.lowered.program.name,
@@ -234,7 +262,7 @@ def print_report(report: "CompileReport", as_json: bool) -> None:
             size(done.executable.size_bytes) if done.executable else "-",
             ("cache" if done.cached else f"{done.seconds:.1f} s") if done.executable else "-",
         )
-        for done in report.programs
+        for done in reversed(made.values())
     ]
     if rows:
         table("Programs", ("program", "stablehlo", "lowered>", "executable>", "compiled>"), rows)
@@ -243,7 +271,10 @@ def print_report(report: "CompileReport", as_json: bool) -> None:
         note(f"replaced variant {variant}, which the bundle had with other programs")
     note(f"{count(len(report.configs), 'variant')} in {report.seconds:.1f} s")
     if any(config.stage == "lower" for config in report.configs) and report.bundle:
-        note(f"no executables: `wanc compile --from {report.bundle}` makes them, on any host")
+        note(
+            f"no executables: `wanc compile --from {report.bundle}` makes them on any host that "
+            "has the target's compiler"
+        )
     if report.bundle:
         emit(f"{report.bundle} {report.digest}")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wanc.bundle.lock import Difference, differences, read_lock
+from wanc.bundle.lock import Difference, differences, new_programs, read_lock
 from wanc.cli import options
 from wanc.cli.terminal import count, emit, emit_json, table
 
@@ -18,18 +18,20 @@ def diff_command(
     """Show which programs change.
 
     By the digest of their StableHLO: those are the ones that are compiled again."""
-    found = differences(read_lock(before), read_lock(after))
+    old, new = read_lock(before), read_lock(after)
+    found, fresh = differences(old, new), len(new_programs(old, new))
     if json:
-        emit_json({"changes": [difference_json(entry) for entry in found]})
+        emit_json({"changes": [difference_json(entry) for entry in found], "new_programs": fresh})
         return
     for variant in dict.fromkeys(entry.variant for entry in found):
-        rows = [
-            (entry.program, short(entry.before), short(entry.after))
-            for entry in found
-            if entry.variant == variant
-        ]
-        table(variant, ("program", "before", "after"), rows)
-    emit(summary(found))
+        changes = [entry for entry in found if entry.variant == variant]
+        if variant in old.variants and variant in new.variants:
+            emit(variant)
+            rows = [(entry.program, short(entry.before), short(entry.after)) for entry in changes]
+            table("", ("program", "before", "after"), rows)
+        else:
+            emit(f"only in {before if variant in old.variants else after}: {variant}")
+    emit(summary(found, fresh))
 
 
 def difference_json(entry: Difference) -> dict[str, str | None]:
@@ -42,14 +44,14 @@ def difference_json(entry: Difference) -> dict[str, str | None]:
     }
 
 
-def summary(found: tuple[Difference, ...]) -> str:
-    """How much there is to compile again."""
+def summary(found: tuple[Difference, ...], fresh: int) -> str:
+    """How much differs, and how much of it is in no variant of the first."""
     if not found:
         return "no program changes"
     variants = len({entry.variant for entry in found})
-    new = len({entry.after for entry in found if entry.after})
     return (
-        f"{count(len(found), 'program')} of {count(variants, 'variant')} change; {new} to compile"
+        f"{count(len(found), 'program')} of {count(variants, 'variant')} differ; "
+        f"{count(fresh, 'program')} to compile that A has nowhere"
     )
 
 

@@ -196,7 +196,7 @@ _PER = {
     "context": "expert",
     "step": "step",
     "vae_decode_first": "tile",
-    "vae_decode_rest": "later latent frame of a tile",
+    "vae_decode_rest": "later latent frame",
 }
 """What the calls of a stage, by the start of its name, are counted for."""
 
@@ -211,7 +211,7 @@ def sharing(config: VariantConfig) -> list[str]:
         per = next(what for start, what in _PER.items() if stage.startswith(start))
         lines.append(
             f"{name}: {'1 blob' if record.executable else 'no executable'}, "
-            f"called {count(most, 'time')} per {per} on {count(replicas, 'rank')}"
+            f"{count(most, 'call')} a {per} on {count(replicas, 'rank')}"
         )
     return lines
 
@@ -270,7 +270,9 @@ def print_program(record: ProgramRecord) -> None:
     emit(f"{program.name}: {count(program.replica_count, 'replica')}")
     emit(f"  stablehlo  {record.stablehlo.digest if record.stablehlo else '-'}")
     emit(f"  executable {record.executable.digest if record.executable else '-'}\n")
-    table("Compile key", ("entry", "value"), [(k, str(v)) for k, v in record.compile_key.items()])
+    if record.compile_key:
+        rows = [(entry, key_text(value)) for entry, value in record.compile_key.items()]
+        table("Compile key", ("entry", "value"), rows)
     table(
         "Weights",
         ("name", "shape", "dtype", "split"),
@@ -285,6 +287,15 @@ def print_program(record: ProgramRecord) -> None:
             for t in program.outputs
         ],
     )
+
+
+def key_text(value: object) -> str:
+    """An entry of a compile key for people: flags as a command line has them, files counted."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict) and all(str(v).startswith("sha256:") for v in value.values()):
+        return count(len(value), "file")
+    return " ".join(map(str, value.values())) if isinstance(value, dict) else str(value)
 
 
 def _tensor(tensor: Tensor | Weight) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ import typer
 
 from wanc.cli import options
 from wanc.cli.request import AUTO, Ranking, plans_of, rankings_of
-from wanc.cli.terminal import count, emit, emit_json, size, table
+from wanc.cli.terminal import count, emit, emit_json, note, size, table
 from wanc.errors import RequestError
 from wanc.plan.cost import Cost, Time
 from wanc.plan.plan import Plan
@@ -21,7 +21,7 @@ from wanc.spec.stage import Stage, read_stage
 
 NOT_MEASURED = (
     "Times are predictions. Those with attention kernels are calibrated on public\n"
-    "runs; those with plain StableHLO, which this version compiles, are not."
+    "runs on trn2; those with plain StableHLO, which this version compiles, are not."
 )
 
 
@@ -104,9 +104,40 @@ def print_plans(plans: list[Plan], as_json: bool, stage: Stage | None = None) ->
         emit_json(value | ({"stage": msgspec.to_builtins(stage)} if stage else {}))
         return
     for plan in plans:
-        print_plan(plan)
-    if len(plans) > 1:
-        emit(f"{count(len(plans), 'variant')}, {count(compiles(plans), 'program')} to compile")
+        if plan.not_compilable:
+            name = plan.model.name
+            note(f"{plan.variant} of {name} can only be planned: {plan.not_compilable}")
+    if len(plans) == 1:
+        print_plan(plans[0])
+        return
+    print_summary(plans)
+    emit(f"{count(len(plans), 'variant')}, {count(compiles(plans), 'program')} to compile")
+
+
+def print_summary(plans: Sequence[Plan]) -> None:
+    """A line for each of several variants; each alone is shown in full."""
+    rows = [
+        (
+            *(str(plan.variant.shape), str(plan.variant.topology), plan.variant.precision),
+            str(blocks(plan)),
+            size(plan.memory_bytes),
+            "-" if plan.hbm_bytes is None else size(plan.hbm_bytes - plan.memory_bytes),
+            seconds(plan.cost.kernels.seconds) if plan.cost else "-",
+            seconds(plan.cost.stablehlo.seconds) if plan.cost else "-",
+        )
+        for plan in plans
+    ]
+    heads = ("shape", "topology", "", "blocks>", "memory>", "margin>", "video>", "plain>")
+    table(f"{plans[0].model.name} for {plans[0].variant.target}", heads, rows)
+    if plans[0].cost:
+        emit("Video is with attention kernels, plain is without.")
+        emit(NOT_MEASURED)
+
+
+def blocks(plan: Plan) -> int:
+    """Transformer blocks in one program."""
+    counts: list[int] = [p.definition["layers"] for p in plan.programs if p.kind == "dit_blocks"]
+    return counts[0]
 
 
 def compiles(plans: Sequence[Plan]) -> int:
@@ -165,7 +196,9 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("tokens", f"{split.tokens}, {split.shard_tokens} a rank"),
         ("padding", f"{count(tail, 'row')} at each chunk's tail, sliced off before attention"),
         ("masked keys", f"{pads} pads in the last chunks" if split.masked else "none"),
-        ("ranks", str(topology.ranks)),
+        ("ranks", f"{topology.ranks}, {plan.variant.placement}"),
+        ("attention", plan.options.attention),
+        ("blocks", f"{blocks(plan)} of {plan.model.transformer.layers} in a program"),
         ("VAE tiles", f"{len(tiles.tiles)} of {shapes} on {on}"),
         ("compiles", count(compiles([plan]), "program")),
     ]

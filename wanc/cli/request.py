@@ -7,11 +7,9 @@ from wanc.cli.terminal import note
 from wanc.errors import RefusedError, RequestError
 from wanc.plan.plan import Plan, make_plan, work_out
 from wanc.plan.propose import best_topologies
-from wanc.plan.sharding import legal_tp_degrees
 from wanc.spec.resolve import choose_target, resolve
 from wanc.spec.sets import Request, read_set
 from wanc.spec.target import TARGETS, target_facts
-from wanc.spec.topology import Topology
 from wanc.spec.variant import Options, Spec, Variant
 
 AUTO = "auto"
@@ -76,10 +74,13 @@ def _ranking(spec: Spec, variant: Variant, cores: int) -> Ranking:
 
     plans = best_topologies(spec.model, variant, spec.options, cores, attempt)
     if not plans:
-        widest = max(tp for tp in legal_tp_degrees(spec.model) if tp <= cores)
-        plans = [
-            make_plan(spec.model, replace(variant, topology=Topology(tp=widest)), spec.options)
-        ]
+        more = (2**n for n in range(1, MOST_CORES.bit_length()) if 2**n > cores)
+        enough = (n for n in more if best_topologies(spec.model, variant, spec.options, n, attempt))
+        instead = next((f"; try --cores {n}" for n in enough), "")
+        raise RefusedError(
+            f"topology auto: no topology of at most {cores} cores of {variant.target} can hold "
+            f"{variant.shape} in {variant.precision}{instead}"
+        )
     return Ranking(variant=variant, cores=cores, plans=plans)
 
 

@@ -13,8 +13,8 @@ def sharing_line(configs: Iterable[VariantConfig]) -> str:
     sharing = sharing_of(configs)
     return (
         f"{count(sharing.programs, 'program')} in {count(sharing.blobs, 'blob')} of "
-        f"{size(sharing.bytes)}; one for each rank, expert and layer group would be "
-        f"{sharing.uses} programs of {size(sharing.uses_bytes)}"
+        f"{size(sharing.bytes)}\n(one for each rank, expert and layer group: "
+        f"{sharing.uses} of {size(sharing.uses_bytes)})"
     )
 
 

@@ -1,7 +1,9 @@
 """What a terminal shows: tables on stdout, progress and notes on stderr."""
 
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from wanc.progress import Task
+
+_FOLDED: dict[str, Any] = {
+    "subsequent_indent": "  ",
+    "break_long_words": False,
+    "break_on_hyphens": False,
+    "replace_whitespace": False,
+}
 
 LINE_SECONDS = 30.0
 """Time between lines about one piece of work where there is no terminal."""
@@ -27,7 +36,11 @@ def emit_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """A line about the work, on stderr."""
+    """A line about the work, on stderr; a terminal has it broken between words."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [textwrap.fill(line, width, **_FOLDED) for line in text.splitlines()]
+        text = "\n".join(lines)
     print(text, file=sys.stderr, flush=True)
 
 
@@ -106,9 +119,13 @@ class _Lines:
     def advance(self, done: str = "") -> None:
         """One step on, said where the last line is a while ago."""
         self._done += 1
+        self.doing(done)
+
+    def doing(self, what: str) -> None:
+        """What is under way, said where the last line is a while ago."""
         if time.monotonic() - self._said > LINE_SECONDS:
             self._said = time.monotonic()
-            note(f"{self._name}: {self._done} of {self._total}, {done}")
+            note(f"{self._name}: {self._done} of {self._total}, {what}")
 
 
 class _Bar:
@@ -118,3 +135,7 @@ class _Bar:
     def advance(self, done: str = "") -> None:
         """One step on."""
         self._progress.update(self._task, advance=1, done=done)
+
+    def doing(self, what: str) -> None:
+        """What is under way."""
+        self._progress.update(self._task, done=what)

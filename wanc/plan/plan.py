@@ -81,7 +81,8 @@ def make_plan(
         return attempt(variant, options)
     except RefusedError as error:
         advice = what_would_work(model, variant, options, attempt)
-        raise RefusedError(f"{error}{advice and f'; {advice}'}") from error
+        first, *rest = str(error).splitlines()
+        raise RefusedError("\n".join([f"{first}{advice and f'; {advice}'}", *rest])) from error
 
 
 def work_out(
@@ -90,7 +91,13 @@ def work_out(
     """Work out a variant; raises RefusedError without looking for what would work."""
     topology, facts = variant.topology, target_facts(variant.target)
     grid = geometry(variant.shape, model)
-    check_topology(topology, model, tokens=grid.tokens, max_ranks=max_ranks)
+    check_topology(
+        topology,
+        model,
+        tokens=grid.tokens,
+        max_ranks=max_ranks,
+        suggest=facts.accelerator is None,  # elsewhere what fits in memory is proposed
+    )
     check_cores(facts.accelerator, topology)
     mesh = lay_out(topology, variant.placement)
     check_fabric(facts.accelerator, mesh, options)
@@ -140,7 +147,7 @@ def work_out(
         hbm_bytes=usable_bytes(facts.accelerator) if facts.accelerator else None,
         work=work,
         cost=_cost(facts.accelerator, work, model, variant),
-        warnings=_warnings(model, variant, reason),
+        warnings=_warnings(model, variant),
         not_compilable=reason,
     )
 
@@ -155,11 +162,12 @@ def check_memory(
     if needed <= usable:
         return
     parts = sorted(memory, key=lambda part: -part.bytes)
-    shown = [(part.name, f"{part.bytes / GIB:.1f}") for part in parts]
-    listed = ", ".join(f"{name} {gib}" for name, gib in shown if float(gib))
+    shown = [(f"{part.bytes / GIB:.1f}", part.name) for part in parts]
+    listed = "".join(f"\n  {gib:>5} GiB  {name}" for gib, name in shown if float(gib))
     raise RefusedError(
-        f"topology {variant.topology} at {variant.shape} needs {needed / GIB:.1f} GiB on a core "
-        f"of {variant.target}, which can hold {usable / GIB:.1f}: {listed}"
+        f"topology {variant.topology} at {variant.shape} in {variant.precision} needs "
+        f"{needed / GIB:.1f} GiB on a core of {variant.target}, which can hold "
+        f"{usable / GIB:.1f} GiB{listed}"
     )
 
 
@@ -222,16 +230,17 @@ def not_compilable(
     seen = of_blocks(blocks) if blocks else 0
     if accelerator and blocks and seen > accelerator.limits.instructions:
         layers = blocks.definition["layers"]
-        most = layers * accelerator.limits.instructions // seen
+        most = max(layers * accelerator.limits.instructions // seen, 1)
+        fits = max(n for n in range(1, most + 1) if model.transformer.layers % n == 0)
         return (
             f"{layers} blocks are about {seen / 1e6:.1f} million instructions, and the compiler "
             f"takes {accelerator.limits.instructions / 1e6:.0f} million in one program: "
-            f"--blocks-per-program {max(most, 1)} or less"
+            f"--blocks-per-program {fits} or less"
         )
     return None
 
 
-def _warnings(model: Model, variant: Variant, reason: str | None) -> tuple[str, ...]:
+def _warnings(model: Model, variant: Variant) -> tuple[str, ...]:
     warnings = []
     trained = model.sampling.trained_frames
     if variant.shape.frames > trained:
@@ -239,6 +248,4 @@ def _warnings(model: Model, variant: Variant, reason: str | None) -> tuple[str, 
             f"{variant.shape}: {model.name} was trained on {trained} frames; "
             "longer videos tend to have burnt frames"
         )
-    if reason:
-        warnings.append(f"{variant} of {model.name} can be planned, but not compiled: {reason}")
     return tuple(warnings)

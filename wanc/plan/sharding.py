@@ -36,8 +36,18 @@ def legal_tp_degrees(model: Model) -> tuple[int, ...]:
     return tuple(degree for degree in range(1, common + 1) if common % degree == 0)
 
 
-def check_topology(topology: Topology, model: Model, *, tokens: int, max_ranks: int | None) -> None:
-    """Raise RefusedError where the model or the limit on ranks refuses the topology."""
+def check_topology(
+    topology: Topology,
+    model: Model,
+    *,
+    tokens: int,
+    max_ranks: int | None,
+    suggest: bool = True,
+) -> None:
+    """Raise RefusedError where the model or the limit on ranks refuses the topology.
+
+    suggest: whether to name smaller topologies, which nothing but their ranks speaks for.
+    """
     problems = [
         f"tp{topology.tp}: {topology.tp} does not divide {dimension.size} {dimension.what}"
         for dimension in split_dimensions(model)
@@ -45,17 +55,15 @@ def check_topology(topology: Topology, model: Model, *, tokens: int, max_ranks: 
     ]
     if problems:
         degrees = ", ".join(f"tp{degree}" for degree in legal_tp_degrees(model))
-        problems[-1] += f"; try {degrees}"
+        problems[-1] += f"; {'try' if suggest else 'those that do are'} {degrees}"
     if topology.cp > tokens:
         problems.append(
             f"cp{topology.cp}: there are only {tokens} tokens to split; try cp{tokens} or less"
         )
     if max_ranks is not None and topology.ranks > max_ranks:
         fits = [str(t) for t in smaller_topologies(topology, model) if t.ranks <= max_ranks]
-        problems.append(
-            f"{topology.ranks} ranks are more than the limit of {max_ranks}; "
-            f"try {', '.join(fits[:3])}"
-        )
+        tried = f"; try {', '.join(fits[:3])}" if suggest else ""
+        problems.append(f"{topology.ranks} ranks are more than the limit of {max_ranks}{tried}")
     if problems:
         raise RefusedError(f"topology {topology} with model {model.name}: " + "; ".join(problems))
 

@@ -14,7 +14,7 @@ from wanc.errors import BundleError, RefusedError, RequestError, RunError, Weigh
 from wanc.machine import free_memory, this_machine
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.run.session import Session
-from wanc.runtime.runtime import Runtime, runtime_of
+from wanc.runtime.runtime import TARGETS, Runtime, runtime_of
 from wanc.spec.checkpoint import read_checkpoint
 from wanc.spec.model import Model
 from wanc.spec.shape import Shape
@@ -47,7 +47,8 @@ def select_variant(
         "precision": precision,
     }
     configs = [variant.config for variant in bundle.variants]
-    found = [config for config in configs if _fits(config, wanted)]
+    fitting = [config for config in configs if _fits(config, wanted)]
+    found = [config for config in fitting if can_run(config)] or fitting
     if len({config.model.name for config in found}) > 1:
         model = read_model(checkpoint)
         found = [config for config in found if not differences(config.model, model)]
@@ -65,7 +66,8 @@ def select_variant(
         f"the bundle has no variant of {asked or 'this checkpoint'}; it has:\n  {have}\n"
         f"`wanc compile --model {checkpoint} --shape {shape or example.variant.shape} "
         f"--topology {topology or example.variant.topology} "
-        f"--precision {precision or example.variant.precision} -o {bundle.path}` would add it"
+        f"--precision {precision or example.variant.precision} --target {TARGETS[0]} "
+        f"-o {bundle.path}` would add it"
     )
 
 
@@ -74,8 +76,27 @@ def _fits(config: VariantConfig, wanted: dict[str, str | None]) -> bool:
     return all(not value or str(getattr(variant, key)) == value for key, value in wanted.items())
 
 
+def can_run(config: VariantConfig) -> bool:
+    """Whether the variant is complete, and for a target that this version runs."""
+    return config.stage == "compile" and config.variant.target in TARGETS
+
+
+def check_complete(bundle: Bundle, config: VariantConfig) -> None:
+    """Raise BundleError, with what would make it run, where the variant cannot."""
+    if can_run(config):
+        return
+    target = config.variant.target
+    what = "lacks executables" if target in TARGETS else f"is for target {target}"
+    other = "" if target in TARGETS else f" --target {TARGETS[0]}"
+    raise BundleError(
+        f"variant {config.variant} {what}, and this version runs {', '.join(TARGETS)}: "
+        f"`wanc compile --from {bundle.path}{other}` makes it run here"
+    )
+
+
 def load(bundle: Bundle, config: VariantConfig, checkpoint: Path) -> Session:
     """A session on this machine's engine; raises BundleError and WeightsError."""
+    check_complete(bundle, config)
     runtime = runtime_of(config.variant.target)
     runtime.check_machine(config.requires)
     components = open_checkpoint(config, checkpoint)
@@ -92,11 +113,7 @@ def load(bundle: Bundle, config: VariantConfig, checkpoint: Path) -> Session:
 
 def read_executable(bundle: Bundle, record: ProgramRecord, runtime: Runtime) -> bytes:
     """A program's verified executable, which this machine can run."""
-    if record.executable is None:
-        raise BundleError(
-            f"program {record.program.name} has no executable: compiling stopped before it; "
-            f"`wanc compile --from {bundle.path}` makes it"
-        )
+    assert record.executable is not None, "check_complete refuses a variant without"
     data = bundle.read(record.executable)
     runtime.check_executable(data, record.program.name)
     return data

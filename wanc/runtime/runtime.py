@@ -22,12 +22,15 @@ class Runtime(Protocol):
         """An engine for so many ranks."""
 
 
+TARGETS = ("cpu",)
+"""Those that this version runs."""
+
+
 def runtime_of(target: str) -> Runtime:
     """The runtime of a target; raises BundleError where this version has none."""
-    if target != "cpu":
+    if target not in TARGETS:
         raise BundleError(
-            f"the variant is for target {target}; this version runs cpu only: "
-            "`wanc compile --from BUNDLE --target cpu` makes it run here"
+            f"the variant is for target {target}; this version runs {', '.join(TARGETS)} only"
         )
     from wanc.runtime.cpu_runtime import CpuRuntime
 

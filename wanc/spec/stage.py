@@ -17,6 +17,9 @@ from wanc.spec.sets import Request
 from wanc.spec.stage_fields import KNOWN, NESTED, contradictions, meaning, request_of, run_options
 
 FORMS = ("stage_args", "stages")
+MODEL_LEFT_OPEN = "wan2.2-t2v-a14b unless --model names another"
+"""What is planned where a stage fits several models."""
+
 MOST_BYTES = 1 << 16
 """Of a stage file. Published ones have less than a tenth."""
 MOST_DEPTH = 16
@@ -54,13 +57,17 @@ def read_stage(path: Path) -> Stage:
     """
     fields = _fields(path, _document(path))
     values = _checked(path, fields)
+    request = request_of(values)
+    became = [
+        Became(field=name, value=shown(value), meaning=meaning(name, value))
+        for _, name, value in fields
+    ]
+    if request.model is None:
+        became.append(Became(field="model", value="not said", meaning=MODEL_LEFT_OPEN))
     return Stage(
-        request=request_of(values),
+        request=request,
         run_options=tuple(run_options(values)),
-        became=tuple(
-            Became(field=name, value=shown(value), meaning=meaning(name, value))
-            for _, name, value in fields
-        ),
+        became=tuple(became),
     )
 
 

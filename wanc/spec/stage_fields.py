@@ -26,6 +26,13 @@ SIDES = ("width", "height", "num_frames")
 MOST = 1 << 16
 """Of any degree, and of the cores of a stage."""
 
+PIPELINE_MODELS = {
+    "wan2_2_t2v": "wan2.2-t2v-a14b",
+    "wan2_2_i2v": "wan2.2-i2v-a14b",
+    "wan2_2_ti2v": "wan2.2-ti2v-5b",
+}
+"""Presets, by vLLM-Omni's names of pipelines."""
+
 PIPELINES: dict[str, Task] = {
     "Wan22Pipeline": "t2v",
     "WanPipeline": "t2v",
@@ -105,6 +112,8 @@ def _model(values: dict[str, Any]) -> str | None:
         name = str(values["model"])
         preset = PurePosixPath(name).name.lower().removesuffix("-diffusers")
         return preset if preset in PRESETS else name
+    if "pipeline" in values:
+        return PIPELINE_MODELS[values["pipeline"]]
     task = PIPELINES.get(values.get("model_class_name", ""))
     if task == "t2v" and "boundary_ratio" not in values:
         return None  # with one expert or two
@@ -169,6 +178,10 @@ KNOWN: dict[str, Reading] = {
     "model": lambda _: "the model, or its folder",
     "model_class_name": _only(
         {name: f"task {task}" for name, task in PIPELINES.items()}, " or ".join(PIPELINES)
+    ),
+    "pipeline": _only(
+        {name: f"model {model}" for name, model in PIPELINE_MODELS.items()},
+        " or ".join(PIPELINE_MODELS),
     ),
     "boundary_ratio": _number(float, 0, 1, "two experts; they meet where the checkpoint says"),
     "dtype": _only(

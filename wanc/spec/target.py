@@ -153,7 +153,7 @@ TARGETS: dict[str, TargetFacts] = {
                 fp32_flops_per_second=183e12,
                 hbm_bytes=144 * GIB,
                 hbm_bytes_per_second=4.9e12,
-                link_bytes_per_second=0.256e12,
+                link_bytes_per_second=0.256e12,  # inside a sled; 2.56e12 for a chip in all
             ),
             limits=_LIMITS,
         ),

@@ -57,7 +57,10 @@ def located() -> str:
         seen = f"{NAME} {version_of(package)} is installed, but its command is not on PATH"
     if package and is_placeholder(package):
         seen = f"{NAME} {version_of(package)} is PyPI's placeholder, which holds no compiler"
-    raise ToolchainError(f"{seen}; the compiler comes from AWS: {_INSTALL}")
+    raise ToolchainError(
+        f"{seen}; the compiler comes from AWS: {_INSTALL}\n"
+        "(--stop-after lower -o BUNDLE needs none; --from BUNDLE ends it where there is one)"
+    )
 
 
 @functools.cache

@@ -39,14 +39,15 @@ def failure_of(ended: Ended, log: Path, timeout_seconds: float) -> Failure | Non
     written = tail(log, _READ_BYTES)
     if ended.by == "timeout":
         return Failure(
-            text=f"did not end within {timeout_seconds:g} s and was killed; a program of fewer "
-            "blocks (--blocks-per-program) compiles sooner"
+            text=f"did not end within {timeout_seconds:g} s and was killed; give it longer "
+            "(--timeout), or lower programs of fewer blocks (--blocks-per-program)"
         )
     if not ended.status:
         return None
     if ended.status in (-signal.SIGKILL, _KILLED) or _OUT_OF_MEMORY in written:
         return Failure(
-            text="was killed, for want of memory most likely; run fewer compilers at once (--jobs)"
+            text="was killed, for want of memory most likely; run fewer compilers at once "
+            "(--jobs), or on a machine with more"
         )
     if ended.status < 0:
         return Failure(text=f"was killed by {signal.Signals(-ended.status).name}")

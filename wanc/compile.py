@@ -230,7 +230,12 @@ def retargeted(bundle: Bundle, wanted: str | None) -> list[VariantConfig]:
     ):
         variant = replace(config.variant, target=wanted or config.variant.target)
         if target_facts(variant.target).accelerator:
-            make_plan(config.model, variant, config.options)
+            try:
+                make_plan(config.model, variant, config.options)
+            except (ArithmeticError, LookupError, ValueError) as error:  # anybody may have made it
+                raise BundleError(
+                    f"{bundle.path}: {variant} has numbers that no model has: {error!r}"
+                ) from error
         found[config.model.name, variant] = replace(config, variant=variant)
     return list(found.values())
 

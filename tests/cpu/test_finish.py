@@ -133,6 +133,43 @@ def test_a_cpu_bundle_goes_back_to_trn2(
     assert digests[0] == digests[1] == digests[2]
 
 
+def test_options_of_each_target_go_with_a_bundle_of_both(
+    wanc: Wanc, lowered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = install_neuronx_cc(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{compiler.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(lowered, tmp_path / "b")
+    wanc.compile([tiny_plan(SHAPE, TOPOLOGY)], tmp_path / "b")
+    options = ["--isa", "x86-64-v3", "--timeout", "60", "--neuron-flags", "--verbose=info"]
+    assert compile_line("--from", tmp_path / "b", *options) == 0
+    for variant in open_bundle(tmp_path / "b").variants:
+        keys = [record.compile_key for record in variant.config.programs]
+        flagged = [("--verbose=info" in key["flags"]) for key in keys]
+        assert set(flagged) == {variant.config.variant.target == "trn2"}
+
+
+def test_numbers_that_no_model_has_are_a_damaged_bundle(
+    lowered: Path, tmp_path: Path, wanc: Wanc
+) -> None:
+    opened = open_bundle(lowered)
+    (entry,) = opened.variants
+    config = entry.config
+    for variant in (
+        replace(config.variant, placement="trn2-torus-x"),
+        replace(config.variant, topology=replace(config.variant.topology, cp=0)),
+    ):
+        wrong = replace(entry, config=replace(config, variant=variant))
+        with pytest.raises(BundleError, match="numbers that no model has"):
+            finish_bundle(
+                replace(opened, variants=(wrong,)),
+                lambda _: pytest.fail("a target was made"),
+                tmp_path / "c",
+                cache=wanc.cache,
+                progress=Silent(),
+            )
+
+
 def test_a_linear_bundle_is_refused_by_trn2(
     wanc: Wanc, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +220,12 @@ def test_a_damaged_artifact_is_never_compiled(wanc: Wanc, lowered: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "extra", [["--shape", SHAPE], ["--stop-after", "lower"], ["--lock"], ["set.yaml"]], ids=str
+    "extra",
+    [
+        *(["--shape", SHAPE], ["--max-ranks", "8"], ["--stop-after", "lower"], ["--lock"]),
+        *(["set.yaml"], ["--target", "cpu", "--timeout", "60"]),
+    ],
+    ids=str,
 )
 def test_all_but_the_target_comes_from_the_bundle(lowered: Path, extra: list[str]) -> None:
     assert compile_line("--from", lowered, *extra) == 2

@@ -83,6 +83,16 @@ def test_a_failure_names_what_is_kept(compiler: Path, tmp_path: Path, capsys: An
     assert not (tmp_path / "b").exists()
 
 
+def test_a_failure_does_not_wait_for_other_compilers(
+    compiler: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """The last program fails when all are lowered, while the first is still at it."""
+    act_next(compiler, "hang", *["ok"] * 5, "error")
+    assert run(*REQUEST, "-o", tmp_path / "b", "--jobs", "2", "--timeout", "1") == 4
+    assert "failed with status 1" in capsys.readouterr().err
+    assert not any(alive(call["pid"]) for call in calls(compiler))
+
+
 def test_a_compile_that_is_killed_is_taken_up_without_repeating(
     compiler: Path, tmp_path: Path
 ) -> None:
@@ -133,3 +143,58 @@ def test_a_model_that_can_only_be_planned_is_not_compiled(tmp_path: Path, capsys
     line = ["compile", "--model", "wan2.2-i2v-a14b", "--shape", "832x480x81", "--target", "cpu"]
     assert run(*line, "-o", tmp_path / "b") == 3
     assert "image encoder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stage", "code"), [("plan", 0), ("trace", 3), ("lower", 3)])
+def test_nor_is_its_text_shown_beyond_the_plan(stage: str, code: int, capsys: Any) -> None:
+    line = ["compile", "--model", "wan2.2-ti2v-5b", "--shape", "832x480x81", "--target", "cpu"]
+    assert run(*line, "--stop-after", stage) == code
+    shown = capsys.readouterr()
+    assert "no graph yet" in shown.err
+    assert bool(shown.out) is (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["--neuron-flags", "--verbose='info"], "No closing quotation"),
+        (["--neuron-flags", "--target trn1"], "wanc sets --target itself"),
+        (["--isa", "x86-64-v4"], "--isa: for target cpu"),
+        (["--target", "cpu", "--timeout", "60"], "--timeout: for Trainium"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-1],
+)
+def test_compiler_options_that_cannot_be(
+    compiler: Path, wrong: list[str], says: str, tmp_path: Path, capsys: Any
+) -> None:
+    assert run(*REQUEST, *wrong, "-o", tmp_path / "b") == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=lambda sent: sent.name)
+def test_a_signal_leaves_no_compiler(compiler: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    """SIGHUP is what a broken connection sends, an hour into a compile."""
+    act_next(compiler, "hang")
+    line = [sys.executable, "-m", "wanc", *REQUEST, "--target", "trn2", "--jobs", "1"]
+    running = subprocess.Popen([*line, "-o", tmp_path / "b"], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (compiler / "child.pid").exists():
+            assert time.monotonic() < deadline
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(sent)
+        assert running.wait(timeout=30) == 128 + sent
+    finally:
+        running.kill()
+        running.wait()
+    for pid in (calls(compiler)[-1]["pid"], int((compiler / "child.pid").read_text())):
+        assert not alive(pid)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

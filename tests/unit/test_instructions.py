@@ -3,7 +3,7 @@
 import pytest
 
 from tests.planned import A14B, TI2V, planned
-from wanc.plan.instructions import of_blocks, product
+from wanc.plan.instructions import SCORE_PASSES, TILE_ELEMENTS, of_blocks, product, tiles
 from wanc.spec.target import TARGETS
 
 LIMITS = TARGETS["trn2"].accelerator.limits
@@ -40,6 +40,35 @@ def test_blocks_keep_to_the_compiler_s_own_limit(shape, topology, layers):
     program = blocks(planned(shape, topology))
     assert program.definition["layers"] == layers
     assert of_blocks(program) <= LIMITS.usual_instructions
+
+
+def test_query_tiles_are_counted_one_by_one():
+    """642 tiles of 51 of the 32,760 tokens, and one of 18."""
+    program = blocks(planned("832x480x81", "tp1", target="cpu"))
+    how = program.definition
+    chunk, heads, width, text = 32_760, 40, 128, 512
+    assert how["query_tile_tokens"] == 51
+
+    def head(keys, tile):
+        spans = [min(tile, chunk - start) for start in range(0, chunk, tile)]
+        return sum(
+            product(span, width, keys)
+            + product(span, keys, width)
+            + SCORE_PASSES * tiles(span * keys, TILE_ELEMENTS)
+            for span in spans
+        )
+
+    matrices = [weight.shape for weight in program.weights if len(weight.shape) == 2]
+    linears = sum(product(chunk, inputs, outputs) for outputs, inputs in matrices)
+    attention = head(chunk, 51) + head(text, how["cross_query_tile_tokens"])
+    assert of_blocks(program) == linears + how["layers"] * heads * attention
+
+
+def test_the_largest_shape_of_all_is_planned_too():
+    """A billion tokens, so that a query tile is one token: none of them may be listed."""
+    plan = planned("16384x16384x4093", "tp1", target="cpu")
+    assert plan.tokens.tokens == 1024**3
+    assert of_blocks(blocks(plan)) > 1e15
 
 
 def test_blocks_that_the_user_names_are_kept():

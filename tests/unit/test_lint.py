@@ -9,6 +9,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo
 
+from tests.programs import replicas
+from wanc.build import lint_cached
+from wanc.cache import Cache
+from wanc.digest import of_bytes
 from wanc.errors import RefusedError, ToolchainError
 from wanc.lower.lint import Finding, check, lint, report
 from wanc.lower.survey import survey
@@ -337,6 +341,20 @@ def test_a_list_that_the_fabric_refuses_is_one_finding():
     data = program(all_reduce(ROWS_OF_THREE, "a"), all_reduce(ROWS_OF_THREE, "b"))
     (finding,) = lint(data, ranks=12, accelerator=accelerator())
     assert finding.operation == "stablehlo.all_reduce (operation 2) -> tensor<4x8xf32>"
+
+
+def test_what_passed_is_held_against_another_target_too(tmp_path, monkeypatch):
+    """And not looked at twice for the same one."""
+    data, ranks, *_ = REFUSED["three chips of a row"]
+    cache, planted = Cache(tmp_path), replicas(ranks)
+    for _ in range(2):
+        lint_cached(planted, data, of_bytes(data), None, cache)
+        monkeypatch.setattr("wanc.lower.lint.lint", lambda *_, **__: pytest.fail("linted again"))
+    monkeypatch.undo()
+    with pytest.raises(RefusedError, match="fabric"):
+        lint_cached(planted, data, of_bytes(data), accelerator(), cache)
+    with pytest.raises(ToolchainError, match="leave out ranks: 12"):
+        lint_cached(replicas(ranks + 1), data, of_bytes(data), None, cache)
 
 
 # --- several at once ------------------------------------------------------------------------------

@@ -79,7 +79,10 @@ def test_programs_that_another_variant_has_are_not_new():
         ("[" * 10_000, "not a lock file"),
         ('{"lock_version": 1}', "not a lock file"),
         ('{"lock_version": 1, "variants": {"a": {"b": 3}}}', "not a lock file"),
+        ('{"lock_version": 1, "variants": {"a\\u001b[2J": {}}}', "cannot be printed"),
+        ('{"lock_version": 1, "variants": {"a": {"b": "sha256:\\u001b[2J"}}}', "cannot be printed"),
         ('{"lock_version": 2, "variants": {}}', "lock version 2; this wanc reads 1"),
+        ('{"lock_version": 2, "entries": []}', "lock version 2; this wanc reads 1"),
     ],
 )
 def test_what_is_no_lock(tmp_path, text, needed):

@@ -206,6 +206,23 @@ def test_kernels_keep_scores_out_of_memory():
     assert sum_of(with_kernels) == plan.memory_bytes - scores
 
 
+def test_activations_between_calls_by_hand():
+    """480p, tp4-cp8: tokens, hidden twice, time twice, modulations, tables of RoPE, noise."""
+    plan = planned("832x480x81", "tp4-cp8")
+    shard, chunk, width, patch, bf16, fp32 = 1_024, 4_095, 5_120, 64, 2, 4
+    rows = shard * patch * bf16 + 2 * shard * width * bf16
+    time = 256 * fp32 + (2 + 6) * width * bf16
+    tables, noise = 2 * chunk * 64 * fp32, 8 * chunk * patch * fp32
+    assert parts(plan)["activations between calls"] == rows + time + tables + noise
+
+
+def test_a_small_video_s_scratchpad_is_the_decoder_s():
+    """Three tensors as large as what the last upsampler's convolution takes: 32 channels, doubled
+    to the whole picture."""
+    plan = planned("208x128x5", "tp8", model="tiny")
+    assert parts(plan)["scratchpad, estimated"] == 3 * 4 * (32 * 4 * 208 * 128)
+
+
 def test_gathered_keys_need_more_than_passing_ones():
     ring, gather = (
         sum_of(planned("832x480x81", "tp4-cp8", options={"attention": how}).memory, "collective")

@@ -315,6 +315,22 @@ def test_inspect_shows_any_neff(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert told["outputs"] == [{"name": "output0", "size_bytes": 24}]
 
 
+def test_inspect_shows_names_that_no_encoding_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "toy.neff"
+    odd = {**VARIABLES, "a\udc80": {"type": "input", "size": 1}}
+    path.write_bytes(file_of(tar({"sg00/def.json": definition(odd)})))
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit) as end:
+            main(["inspect", str(path), *more])
+        assert not end.value.code
+        shown = capsys.readouterr().out
+        assert "a\\udc80" in shown
+    names = [each["name"] for each in json.loads(shown)["inputs"]]
+    assert "a\udc80" in names
+
+
 def test_inspect_refuses_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "video.mp4"
     path.write_bytes(bytes(2000))

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 
+from wanc.cli.inspect import chip_rows
 from wanc.errors import RefusedError
 from wanc.plan.fabric import chip_of, group_problem, hop_problem, mesh_problems
 from wanc.plan.mesh import Mesh
@@ -181,3 +183,23 @@ def test_closed_paths(rows, columns):
 def test_no_closed_path(rows, columns):
     """A rectangle of an odd number of chips is like a chess board: no closed path."""
     assert closed_path(rows, columns, TRN2_FABRIC) is None
+
+
+# --- as it is shown ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", EVERY, ids=str)
+def test_chips_stand_in_columns_that_fit_80(topology):
+    mesh = lay_out(topology, "trn2-torus")
+    rows = chip_rows(mesh, TRN2_FABRIC)
+    chips = -(-topology.ranks // TRN2_FABRIC.cores_per_chip)
+    assert sum(row.count(":") for row in rows) == chips
+    all_axes_share_a_chip = topology.tp == 2 and topology.cp > 2 and topology.cfg == 2
+    assert max(map(len, rows)) <= (94 if all_axes_share_a_chip else 80)
+    places = [[i for i, letter in enumerate(row) if letter == ":"] for row in rows]
+    assert all(row == places[0] for row in places)
+
+
+def test_the_docs_show_these_chips():
+    page = (Path(__file__).parents[2] / "docs" / "trainium.md").read_text(encoding="utf-8")
+    assert "\n".join(chip_rows(torus("tp4-cp8-cfg2"), TRN2_FABRIC)) in page

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,13 +148,19 @@ def test_idle_cores_are_proposed_only_where_all_cores_cannot_be_used():
 
 
 def test_idle_cores_are_proposed_where_they_are_faster():
-    """A video so small that a ring of more ranks only adds hops: each plan beats all below it."""
-    plans = ranked("208x128x5", 16, model="tiny")
-    fewer = [plan for plan in plans if plan.variant.topology.ranks < 16]
-    full = [plan for plan in plans if plan.variant.topology.ranks == 16]
-    assert plans == fewer + full
-    best = min(plan.cost.kernels.seconds for plan in full)
-    assert all(plan.cost.kernels.seconds <= best for plan in fewer)
+    """As where a ring of more ranks only adds hops: tp4-cp3 beats all of 16 ranks, cp9 few."""
+    model, variant = asked("208x128x5", "tp1", model="tiny", target="trn3")
+
+    def attempt(variant, options):
+        topology = variant.topology
+        seconds = {"tp4-cp3": 1.0, "cp16": 2.0, "cp9": 3.0, "tp8-cp2": 4.0}.get(str(topology))
+        if seconds is None:
+            raise RefusedError("none of those")
+        kernels = SimpleNamespace(seconds=seconds)
+        return SimpleNamespace(variant=variant, cost=SimpleNamespace(kernels=kernels))
+
+    plans = best_topologies(model, variant, Options(), 16, attempt)
+    assert [str(plan.variant.topology) for plan in plans] == ["tp4-cp3", "cp16", "tp8-cp2"]
 
 
 def test_no_topology_within_the_cores_gives_none():
@@ -235,6 +242,22 @@ def test_variants_that_share_programs_compile_them_once(capsys):
     code, out, _ = run(line, capsys)
     assert code == 0
     assert out.rstrip().endswith("2 variants, 7 programs to compile")
+
+
+def test_auto_says_what_became_of_a_stage_file(capsys, tmp_path):
+    stage = tmp_path / "stage.yaml"
+    stage.write_text("stages:\n- stage_type: diffusion\n  dtype: bfloat16\n")
+    line = f"{AUTO} --shape 832x480x81 --from-stage {stage}"
+    code, out, _ = run(line, capsys)
+    assert code == 0
+    assert "Stage file" in out
+    assert "topologies for 64 cores" in out
+    code, out, _ = run(f"{line} --json", capsys)
+    told = json.loads(out)
+    assert {"field": "dtype", "value": "bfloat16", "meaning": "precision bf16"} in (
+        told["stage"]["became"]
+    )
+    assert told["proposals"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ def test_blobs_are_counted_once(made):
     assert (twice.uses, twice.uses_bytes) == (2 * alone.uses, 2 * alone.uses_bytes)
 
 
+def test_each_target_compiles_its_own(made):
+    config = made().config
+    other = replace(config, variant=replace(config.variant, target="trn2"))
+    both = sharing_of([config, other])
+    assert both.programs == 2 * len(config.programs)
+    assert both.uses == 2 * sharing_of([config]).uses
+
+
 def test_what_was_only_lowered_has_its_artifacts(made):
     config = made().config
     programs = tuple(replace(record, executable=None) for record in config.programs)

@@ -112,6 +112,28 @@ def test_collectives_of_a_block_by_hand():
     assert head == row * (7 * 2_363 + 3 * 18_900 + 75_600)
 
 
+def test_memory_that_a_block_reads_and_writes_by_hand():
+    """720p, tp8-cp4: weights once, rows in and out; each query tile reads all keys and values."""
+    parts = of_program(planned(options={"blocks_per_program": 1}), "dit_blocks")
+    chunk, width, part, ffn, bf16 = 18_900, 5_120, 640, 1_728, 2
+    linear = width * part + chunk * (width + part)
+    assert parts["projections"].hbm_bytes == bf16 * 6 * linear
+    assert parts["feed-forward"].hbm_bytes == bf16 * 2 * (width * ffn + chunk * (width + ffn))
+    tiles, ring = 7, 4  # of 2,700 queries; arrivals of keys are in the 75,600
+    assert parts["self-attention"].hbm_bytes == bf16 * 2 * part * (chunk + tiles * ring * chunk)
+    assert parts["cross-attention"].hbm_bytes == bf16 * 2 * part * (chunk + TEXT_TOKENS)
+    assert parts["collectives"].hbm_bytes == 0
+
+
+def test_memory_that_a_decoder_reads_and_writes_by_hand():
+    """All that goes in and out of the call, and of each convolution in fp32."""
+    plan = planned("208x128x5", "tp1", model="tiny")
+    (rest,) = (program for program in plan.programs if program.kind == "vae_decode_rest")
+    call = sum(tensor.bytes for tensor in (*rest.weights, *rest.inputs, *rest.outputs))
+    each = sum(4 * (c.inputs + c.outputs) * c.positions for c in convolutions(rest))
+    assert call_work(rest)["convolutions"].hbm_bytes == call + each
+
+
 def test_allgather_sends_what_the_ring_passes_on():
     ring, gather = (
         of_program(planned("832x480x81", "tp4-cp8", options={"attention": how}), "dit_blocks")

@@ -34,6 +34,13 @@ class Lock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Versioned:
+    """As much of a lock of any version as is read first."""
+
+    lock_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A program of a variant that two locks have differently."""
 
@@ -88,16 +95,23 @@ def read_lock(path: Path) -> Lock:
     try:
         if path.stat().st_size > MAX_LOCK_BYTES:
             raise BundleError(f"{path}: larger than {MAX_LOCK_BYTES} bytes: not a lock")
-        lock = msgspec.json.decode(path.read_bytes(), type=Lock)
+        lock = _decoded(path.read_bytes(), path)
     except OSError as error:
         raise BundleError(f"{path}: {error.strerror}; needs a lock file or a bundle") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{path}: not a lock file: {error}") from error
-    if lock.lock_version != LOCK_VERSION:
-        raise BundleError(
-            f"{path}: lock version {lock.lock_version}; this wanc reads {LOCK_VERSION}"
-        )
+    texts = [t for key, found in lock.variants.items() for t in (key, *found, *found.values())]
+    if not all(map(str.isprintable, texts)):
+        raise BundleError(f"{path}: not a lock file: it has names that cannot be printed")
     return lock
+
+
+def _decoded(data: bytes, path: Path) -> Lock:
+    """The lock, its version before anything else; raises BundleError and what msgspec does."""
+    seen = msgspec.json.decode(data, type=_Versioned).lock_version
+    if seen != LOCK_VERSION:
+        raise BundleError(f"{path}: lock version {seen}; this wanc reads {LOCK_VERSION}")
+    return msgspec.json.decode(data, type=Lock)
 
 
 def differences(before: Lock, after: Lock) -> tuple[Difference, ...]:

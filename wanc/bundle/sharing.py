@@ -17,7 +17,7 @@ class Sharing:
     """Distinct StableHLO artifacts and executables."""
     bytes: int
     programs: int
-    """Distinct programs: what is compiled."""
+    """Distinct programs, for each target: what is compiled."""
     uses: int
     """Programs by rank, expert and layer group of every variant: what a compiler run for each of
     them would be."""
@@ -28,14 +28,14 @@ class Sharing:
 def sharing_of(configs: Iterable[VariantConfig]) -> Sharing:
     """Count blobs and uses."""
     blobs: dict[str, int] = {}
-    programs: set[str] = set()
+    programs: set[tuple[str, str]] = set()
     uses = uses_bytes = 0
     for config in configs:
         count = uses_by_program(config)
         for record in config.programs:
             size = sum(blob.size_bytes for blob in record.blobs)
             blobs.update((blob.digest, blob.size_bytes) for blob in record.blobs)
-            programs.update(blob.digest for blob in record.blobs[:1])
+            programs.update((config.variant.target, blob.digest) for blob in record.blobs[:1])
             uses += count[record.program.name]
             uses_bytes += count[record.program.name] * size
     return Sharing(

@@ -1,5 +1,6 @@
 """The command line: builds records, calls one function, prints. The only print and exit of wanc."""
 
+import io
 import json
 import signal
 import sys
@@ -20,7 +21,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     as_json = "--json" in arguments
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the second is a terminal that went away
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _terminated)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may hold what no encoding has
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(arguments, prog_name="wanc", standalone_mode=False)
     except WancError as error:

@@ -1,7 +1,8 @@
 """wanc compile: a request, or a bundle that was only lowered, to a bundle."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,7 +101,12 @@ def compile_command(
 
     Every program is traced, lowered and compiled once, ahead of time, from configs alone.
     """
-    make_target = target_maker(isa, neuron_flags, neuron_input, timeout)
+    compilers = Compilers(
+        isa=isa,
+        neuron_flags=neuron_flags,
+        neuron_input=neuron_input,
+        timeout_minutes=timeout,
+    )
     flags = Request(
         model=model,
         shapes=tuple(shape or ()),
@@ -113,56 +119,73 @@ def compile_command(
         vae_tiles=vae_tiles,
     )
     if source is not None:
-        if set_file or stop_after or lock or flags != Request(target=target):
+        if set_file or stop_after or lock or max_ranks or flags != Request(target=target):
             raise RequestError("--from takes all but --target from the bundle; leave the rest out")
-        print_report(finish(source, target, make_target, output or source, jobs), json)
+        print_report(finish(source, target, compilers, output or source, jobs), json)
         return
     until = until_of(stop_after, output, lock)
     locked = lock_path(set_file, until) if lock else None
     spec, plans = plans_of(set_file, flags, max_ranks)
-    if until is None:
-        print_stage(str(stop_after), plans, json)
+    if stop_after == "plan" and until is None:
+        print_plans(plans, json)
         return
     for plan in plans:
         if plan.not_compilable:
             raise RefusedError(f"{plan.variant}: {plan.not_compilable}")
-    report = build(plans, make_target(spec.variants[0].target), output, until, locked, jobs)
+    if until is None:
+        print_stage(str(stop_after), plans, json)
+        return
+    compilers.check({spec.variants[0].target})
+    chosen = compilers.target(spec.variants[0].target)
+    report = build(plans, chosen, output, until, locked, jobs)
     print_report(report, json)
 
 
 # --- what is asked for ---------------------------------------------------------------------
 
 
-def target_maker(
-    isa: str | None,
-    neuron_flags: str | None,
-    neuron_input: str | None,
-    timeout: float | None,
-) -> "Callable[[str], Target]":
-    """What makes a target of a name, with the options of its compiler; none is left unused."""
-    from wanc.targets.choose import NeuronOptions, target_named
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compilers:
+    """Options of the targets' compilers, as given."""
 
-    given = {"--neuron-flags": neuron_flags, "--neuron-input": neuron_input, "--timeout": timeout}
-    for_neuron = [option for option, value in given.items() if value is not None]
-    try:
-        flags = tuple(shlex.split(neuron_flags or ""))
-    except ValueError as error:
-        raise RequestError(f"--neuron-flags {neuron_flags!r}: {error}") from error
-    neuron = NeuronOptions(
-        flags=flags,
-        input_form=neuron_input or "hlo",
-        keep=default_cache() / "failed",
-        **({} if timeout is None else {"timeout_seconds": 60 * timeout}),
-    )
+    isa: str | None
+    neuron_flags: str | None
+    neuron_input: str | None
+    timeout_minutes: float | None
 
-    def make(name: str) -> "Target":
-        if name == "cpu" and for_neuron:
-            raise RequestError(f"{', '.join(for_neuron)}: for Trainium; the target is cpu")
-        if name != "cpu" and isa:
-            raise RequestError(f"--isa: for target cpu; the target is {name}")
-        return target_named(name, isa or "x86-64-v3", neuron)
+    def check(self, targets: Collection[str]) -> None:
+        """Raise RequestError for an option that none of the targets takes, or that is no option."""
+        given = {
+            "--neuron-flags": self.neuron_flags,
+            "--neuron-input": self.neuron_input,
+            "--timeout": self.timeout_minutes,
+        }
+        unused = [option for option, value in given.items() if value is not None]
+        if unused and set(targets) == {"cpu"}:
+            raise RequestError(f"{', '.join(unused)}: for Trainium; the target is cpu")
+        if self.isa and "cpu" not in targets:
+            raise RequestError(f"--isa: for target cpu; the target is {', '.join(targets)}")
+        self.flags()
 
-    return make
+    def flags(self) -> tuple[str, ...]:
+        """Flags for neuronx-cc; raises RequestError."""
+        try:
+            return tuple(shlex.split(self.neuron_flags or ""))
+        except ValueError as error:
+            raise RequestError(f"--neuron-flags {self.neuron_flags!r}: {error}") from error
+
+    def target(self, name: str) -> "Target":
+        """The target of a name."""
+        from wanc.targets.choose import NeuronOptions, target_named
+
+        minutes = self.timeout_minutes
+        neuron = NeuronOptions(
+            flags=self.flags(),
+            input_form=self.neuron_input or "hlo",
+            keep=default_cache() / "failed",
+            **({} if minutes is None else {"timeout_seconds": 60 * minutes}),
+        )
+        return target_named(name, self.isa or "x86-64-v3", neuron)
 
 
 def until_of(stop_after: str | None, output: Path | None, lock: bool) -> Until | None:
@@ -220,7 +243,7 @@ def build(
 def finish(
     source: Path,
     target: str | None,
-    make_target: "Callable[[str], Target]",
+    compilers: Compilers,
     output: Path,
     jobs: int | None,
 ) -> "CompileReport":
@@ -231,9 +254,11 @@ def finish(
     if target is not None:
         wanted, why = choose_target(target)
         note(f"target {wanted} ({why})")
+    bundle = open_bundle(source)
+    compilers.check({wanted or entry.config.variant.target for entry in bundle.variants})
     return finish_bundle(
-        open_bundle(source),
-        make_target,
+        bundle,
+        compilers.target,
         output,
         wanted=wanted,
         cache=Cache(default_cache()),
@@ -280,10 +305,7 @@ def print_report(report: "CompileReport", as_json: bool) -> None:
 
 
 def print_stage(stage: str, plans: list[Plan], as_json: bool) -> None:
-    """The text of a stage, of every program once."""
-    if stage == "plan":
-        print_plans(plans, as_json)
-        return
+    """The text of tracing or lowering, of every program once."""
     texts = stage_texts(stage, plans)
     if as_json:
         emit_json({"programs": [{"name": name, "text": text} for name, text in texts]})

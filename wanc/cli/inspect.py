@@ -219,13 +219,14 @@ def sharing(config: VariantConfig) -> list[str]:
 def _print_ranks(config: VariantConfig) -> None:
     places = [f"{rank}:({c.cfg},{c.cp},{c.tp})" for rank, c in enumerate(config.mesh.coordinates)]
     emit("Ranks, each with its (cfg, cp, tp)")
-    for start in range(0, len(places), 6):
-        emit("  " + " ".join(f"{place:<12}" for place in places[start : start + 6]).rstrip())
+    width = max(12, *map(len, places))
+    for line in lines([place.ljust(width) for place in places], 78 // (width + 1), " "):
+        emit(f"  {line}")
     emit("")
     if config.variant.placement == TORUS:
         emit("Chips of the torus, and the coordinates of their ranks")
         for row in chip_rows(config.mesh, TRN2_FABRIC):
-            emit("  ".join(row))
+            emit(row)
         emit("")
     stride = config.model.vae.spatial_stride
     table(
@@ -246,16 +247,26 @@ def _print_ranks(config: VariantConfig) -> None:
     )
 
 
-def chip_rows(mesh: Mesh, fabric: Fabric) -> list[list[str]]:
-    """The rectangle of chips as it lies, each with its number and its ranks' coordinates."""
+def chip_rows(mesh: Mesh, fabric: Fabric) -> list[str]:
+    """The rectangle of chips as it lies, each with its number and its ranks' coordinates.
+
+    Axes of degree 1 are left out, so that the usual ones fit 80 columns."""
+    axes = [axis for axis in AXES[::-1] if mesh.topology.degree(axis) > 1]
     held: dict[int, list[Coordinates]] = {}
     for rank, core in enumerate(mesh.cores):
         held.setdefault(core // fabric.cores_per_chip, []).append(mesh.coordinates[rank])
     cells = [
-        " ".join([f"{chip:>2}:", *(f"{axis}{span(held[chip], axis)}" for axis in AXES[::-1])])
+        " ".join([f"{chip:>2}:", *(f"{axis}{span(held[chip], axis)}" for axis in axes)])
         for chip in sorted(held)
     ]
-    return [cells[start : start + fabric.columns] for start in range(0, len(cells), fabric.columns)]
+    width = max(map(len, cells))
+    return lines([cell.ljust(width) for cell in cells], fabric.columns, "  ")
+
+
+def lines(cells: list[str], per_line: int, between: str) -> list[str]:
+    """Cells joined, so many to a line."""
+    starts = range(0, len(cells), per_line)
+    return [between.join(cells[start : start + per_line]).rstrip() for start in starts]
 
 
 def span(places: list[Coordinates], axis: Axis) -> str:

@@ -75,13 +75,13 @@ def plan_command(
     found = read_stage(stage) if stage else None
     if found:
         flags = flags.over(found.request)
-    if flags.topologies == (AUTO,):
-        print_rankings(rankings_of(set_file, flags, cores, max_ranks), json)
-        return
-    if cores is not None:
+    if cores is not None and flags.topologies != (AUTO,):
         raise RequestError("--cores goes with --topology auto; --max-ranks limits other topologies")
     if found and not json:
         print_stage(found)
+    if flags.topologies == (AUTO,):
+        print_rankings(rankings_of(set_file, flags, cores, max_ranks), json, found)
+        return
     _, plans = plans_of(set_file, flags, max_ranks)
     print_plans(plans, json, found)
 
@@ -94,6 +94,10 @@ def print_stage(stage: Stage) -> None:
         emit(f"wanc run {shlex.join(stage.run_options)}\n")
 
 
+def _stage_json(stage: Stage | None) -> dict[str, Any]:
+    return {"stage": msgspec.to_builtins(stage)} if stage else {}
+
+
 # --- plans ---------------------------------------------------------------------------------------
 
 
@@ -101,7 +105,7 @@ def print_plans(plans: list[Plan], as_json: bool, stage: Stage | None = None) ->
     """Plans for people or for programs."""
     if as_json:
         value = {"variants": [plan_json(plan) for plan in plans], "compiles": compiles(plans)}
-        emit_json(value | ({"stage": msgspec.to_builtins(stage)} if stage else {}))
+        emit_json(value | _stage_json(stage))
         return
     for plan in plans:
         if plan.not_compilable:
@@ -282,11 +286,11 @@ def _print_cost(cost: Cost) -> None:
 # --- rankings ------------------------------------------------------------------------------------
 
 
-def print_rankings(rankings: list[Ranking], as_json: bool) -> None:
+def print_rankings(rankings: list[Ranking], as_json: bool, stage: Stage | None = None) -> None:
     """Topologies that suit each shape, fastest first, for people or for programs."""
     if as_json:
         ranked = [_ranked_json(plan) for ranking in rankings for plan in ranking.plans]
-        emit_json({"proposals": ranked})
+        emit_json({"proposals": ranked} | _stage_json(stage))
         return
     for ranking in rankings:
         variant = ranking.variant

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from wanc.plan.abi import Program
 from wanc.plan.schedule import Schedule
+from wanc.plan.vae import convolutions
 from wanc.plan.work import call_work
 from wanc.spec.target import DTYPE_BYTES, Accelerator
 
@@ -202,10 +203,10 @@ def _caches(programs: Sequence[Program]) -> int:
 
 
 def _decode_work(programs: Sequence[Program]) -> int:
-    """Some tensors as large as the decoder's largest activation."""
+    """Some tensors as large as what the decoder's hungriest convolution takes."""
     sizes = [
-        cache.bytes // cache.shape[2] * program.outputs[0].shape[2]
+        DTYPE_BYTES["float32"] * each.inputs * each.positions
         for program in _decoders(programs)
-        for cache in program.inputs[1:]
+        for each in convolutions(program)
     ]
     return LIVE_IN_DECODER * max(sizes, default=0)

@@ -23,7 +23,13 @@ from wanc.build import (
     raise_failures,
 )
 from wanc.bundle.config import FORMAT_VERSION, ProgramRecord, VariantConfig
-from wanc.bundle.store import Bundle, NewVariant, check_destination, write_bundle
+from wanc.bundle.store import (
+    Bundle,
+    NewVariant,
+    check_destination,
+    config_blobs,
+    write_bundle,
+)
 from wanc.cache import Cache
 from wanc.digest import of_json
 from wanc.errors import BundleError
@@ -107,7 +113,7 @@ def compile_bundle(
         names = {key: program.name for key, program in programs.items()}
         done = finished_all(compiled, names, task)
     variants = [variant_of(plan, target, done, until) for plan in plans]
-    return written(output, variants, tuple(done.values()), cache, started)
+    return written(output, variants, tuple(done.values()), cache.read_blob, started)
 
 
 def finish_bundle(
@@ -120,15 +126,21 @@ def finish_bundle(
     jobs: int | None = None,
     progress: Progress,
 ) -> CompileReport:
-    """Compile a bundle from its StableHLO alone, for its own targets or for the wanted one."""
+    """Compile a bundle from its StableHLO alone, for its own targets or for the wanted one.
+
+    Variants that are complete for their own target stay as they are.
+    """
     started = time.monotonic()
     check_destination(output)
     cache.check_writable()
     configs = retargeted(bundle, wanted)
+    kept = [] if wanted or output == bundle.path else complete_variants(bundle, target_named)
+    if not configs:
+        progress.note(f"{bundle.path}: every variant is complete already")
     targets = {name: target_named(name) for name in {c.variant.target for c in configs}}
     for target in targets.values():
         target.check_toolchain()
-    jobs = jobs or default_jobs(targets.values(), progress)
+    jobs = jobs or (default_jobs(targets.values(), progress) if targets else 1)
     stored = stored_programs(bundle, configs, targets)
     compiled: dict[str, Future[CompiledProgram]] = {}
     with progress.task("compile", len(stored)) as task, compilers(jobs) as (threads, stop):
@@ -140,7 +152,8 @@ def finish_bundle(
         names = {key: lowered.program.name for key, (lowered, _) in stored.items()}
         done = finished_all(compiled, names, task)
     variants = [finished(config, targets[config.variant.target], done) for config in configs]
-    return written(output, variants, tuple(done.values()), cache, started)
+    read = reader(bundle, kept, cache)
+    return written(output, [*variants, *kept], tuple(done.values()), read, started)
 
 
 # --- steps of compile_bundle ---------------------------------------------------------------
@@ -201,11 +214,11 @@ def written(
     output: Path | None,
     variants: Sequence[NewVariant],
     programs: tuple[CompiledProgram, ...],
-    cache: Cache,
+    read_blob: Callable[[str], bytes],
     started: float,
 ) -> CompileReport:
     """Write the bundle, if any, and report."""
-    result = write_bundle(output, variants, cache.read_blob) if output else None
+    result = write_bundle(output, variants, read_blob) if output else None
     return CompileReport(
         bundle=output,
         digest=result.digest if result else None,
@@ -220,14 +233,15 @@ def written(
 
 
 def retargeted(bundle: Bundle, wanted: str | None) -> list[VariantConfig]:
-    """The variants for another target; raises RefusedError where that target would refuse one.
+    """The variants to be compiled, for another target where one is wanted.
 
-    Of those that become one, that which was for the target already stays.
+    Raises RefusedError where that target would refuse one. Of those that become one, that which was
+    for the target already stays.
     """
     found: dict[tuple[str, Variant], VariantConfig] = {}
-    for config in sorted(
-        (entry.config for entry in bundle.variants), key=lambda c: c.variant.target == wanted
-    ):
+    configs = [entry.config for entry in bundle.variants]
+    unfinished = [config for config in configs if wanted or config.stage != "compile"]
+    for config in sorted(unfinished, key=lambda c: c.variant.target == wanted):
         variant = replace(config.variant, target=wanted or config.variant.target)
         if target_facts(variant.target).accelerator:
             try:
@@ -238,6 +252,26 @@ def retargeted(bundle: Bundle, wanted: str | None) -> list[VariantConfig]:
                 ) from error
         found[config.model.name, variant] = replace(config, variant=variant)
     return list(found.values())
+
+
+def complete_variants(bundle: Bundle, target_named: Callable[[str], Target]) -> list[NewVariant]:
+    """The variants that have all executables, as another bundle is to have them."""
+    return [
+        NewVariant(
+            config=entry.config,
+            executable_type=target_named(entry.config.variant.target).executable_type,
+        )
+        for entry in bundle.variants
+        if entry.config.stage == "compile"
+    ]
+
+
+def reader(bundle: Bundle, kept: Sequence[NewVariant], cache: Cache) -> Callable[[str], bytes]:
+    """Where blobs come from: those of kept variants from their bundle, never into the cache."""
+    stored = {blob.digest: blob for new in kept for blob in config_blobs(new.config)}
+    return lambda digest: (
+        bundle.read(stored[digest]) if digest in stored else cache.read_blob(digest)
+    )
 
 
 def stored_programs(

@@ -113,6 +113,26 @@ def test_finished_for_trn2_with_the_double_of_its_compiler(
     assert differences(read_lock(lowered), read_lock(tmp_path / "b")) == ()
 
 
+def test_complete_variants_stay_as_they_are(
+    wanc: Wanc, lowered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """On a host without the cache, and with a compiler for one of the targets only."""
+    shutil.copytree(lowered, tmp_path / "b")
+    wanc.compile([tiny_plan(SHAPE, TOPOLOGY, placement="trn2-torus")], tmp_path / "b")
+    compiler = install_neuronx_cc(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{compiler.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(CpuTarget, "compile", lambda *_, **__: pytest.fail("compiled again"))
+    before = {v.config.variant.target: v.config for v in open_bundle(tmp_path / "b").variants}
+    assert compile_line("--from", tmp_path / "b", "-o", tmp_path / "c") == 0
+    after = {v.config.variant.target: v.config for v in open_bundle(tmp_path / "c").variants}
+    assert after["cpu"] == before["cpu"]
+    assert after["trn2"].stage == "compile"
+    assert compile_line("--from", tmp_path / "c") == 0  # again, and into itself
+    assert "every variant is complete already" in capsys.readouterr().err
+    assert len(open_bundle(tmp_path / "c").variants) == 2
+
+
 def test_a_cpu_bundle_goes_back_to_trn2(
     wanc: Wanc, lowered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,7 +216,7 @@ def test_every_problem_of_every_file_is_named_at_once(write):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("num_layers", value) for value in (0, -2, 2.0, "2", True, None, [2])),
+        *(("num_layers", value) for value in (0, -2, 2.0, "2", True, None, [2], 1_000_000)),
         *(("eps", value) for value in ("1e-6", None, True, float("nan"), float("inf"), 10**400)),
         *(("attention_head_dim", value) for value in (23, 0)),
         ("cross_attn_norm", False),

@@ -264,6 +264,7 @@ def test_auto_says_what_became_of_a_stage_file(capsys, tmp_path):
     ("line", "code", "says"),
     [
         (f"{AUTO} --shape 1280x720x81 --cores 4", 3, "in bf16; try --cores 8"),
+        (f"{AUTO} --shape 1280x720x81 --max-ranks 4", 3, "can hold 1280x720x81 in bf16\n"),
         (f"{AUTO} --shape 1280x720x81 --cores 65", 3, "65 cores are more than the 64 of one trn2"),
         ("plan --target cpu --shape 832x480x81 --topology auto", 3, "try --target trn2 or --targ"),
         (f"{AUTO} --topology tp4 --shape 832x480x81", 2, "topology auto: choose one"),

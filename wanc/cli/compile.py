@@ -123,6 +123,8 @@ def compile_command(
             raise RequestError("--from takes all but --target from the bundle; leave the rest out")
         print_report(finish(source, target, compilers, output or source, jobs), json)
         return
+    if lock and flags != Request():
+        raise RequestError("--lock is of a shape set as it stands: leave out what overrides it")
     until = until_of(stop_after, output, lock)
     locked = lock_path(set_file, until) if lock else None
     spec, plans = plans_of(set_file, flags, max_ranks)
@@ -164,7 +166,7 @@ class Compilers:
         if unused and set(targets) == {"cpu"}:
             raise RequestError(f"{', '.join(unused)}: for Trainium; the target is cpu")
         if self.isa and "cpu" not in targets:
-            raise RequestError(f"--isa: for target cpu; the target is {', '.join(targets)}")
+            raise RequestError(f"--isa: for target cpu; the target is {', '.join(sorted(targets))}")
         self.flags()
 
     def flags(self) -> tuple[str, ...]:

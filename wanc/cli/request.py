@@ -60,21 +60,24 @@ def rankings_of(
     machine = facts.accelerator.fabric.cores
     if cores is not None and cores > machine:
         raise RefusedError(f"{cores} cores are more than the {machine} of one {facts.name} machine")
-    most = min(cores or min(machine, MOST_CORES), max_ranks or machine)
-    found = [_ranking(spec, variant, most) for variant in spec.variants]
+    limit = min(machine, max_ranks or machine)
+    most = min(cores or MOST_CORES, limit)
+    found = [_ranking(spec, variant, most, limit) for variant in spec.variants]
     _note_warnings([ranking.plans[0] for ranking in found])
     return found
 
 
-def _ranking(spec: Spec, variant: Variant, cores: int) -> Ranking:
-    """The ranking of one shape; raises RefusedError where no topology is accepted."""
+def _ranking(spec: Spec, variant: Variant, cores: int, limit: int) -> Ranking:
+    """The ranking of one shape; raises RefusedError where no topology is accepted.
+
+    limit: of the cores that may be proposed instead."""
 
     def attempt(variant: Variant, options: Options) -> Plan:
         return work_out(spec.model, variant, options)
 
     plans = best_topologies(spec.model, variant, spec.options, cores, attempt)
     if not plans:
-        more = (2**n for n in range(1, MOST_CORES.bit_length()) if 2**n > cores)
+        more = (2**n for n in range(1, limit.bit_length()) if 2**n > cores)
         enough = (n for n in more if best_topologies(spec.model, variant, spec.options, n, attempt))
         instead = next((f"; try --cores {n}" for n in enough), "")
         raise RefusedError(

@@ -21,6 +21,10 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 _MAX_CONFIG_BYTES = 1 << 20
+_MOST = 1 << 24
+"""Of any size that a config may state."""
+_MOST_LAYERS = 1000
+"""Of anything that programs repeat; a plan of more would not end."""
 
 
 def resolve_model(name: str) -> Model:
@@ -141,10 +145,10 @@ class _Fields:
         self.where = where
         self.problems: list[str] = []
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def whole(self, key: str, default: int | None = None, most: int = _MOST) -> int:
         value = self.config.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self._wrong(key, value, "a positive whole number")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            self._wrong(key, value, f"a positive whole number up to {most}")
             return 1
         return value
 
@@ -192,7 +196,7 @@ def _transformer(fields: _Fields) -> Transformer:
         heads=fields.whole("num_attention_heads", 40),
         head_width=fields.whole("attention_head_dim", 128),
         ffn_width=fields.whole("ffn_dim", 13824),
-        layers=fields.whole("num_layers", 40),
+        layers=fields.whole("num_layers", 40, _MOST_LAYERS),
         in_channels=channels,
         out_channels=channels,
         text_width=fields.whole("text_dim", 4096),
@@ -212,7 +216,7 @@ def _text_encoder(fields: _Fields) -> TextEncoder:
         heads=fields.whole("num_heads"),
         head_width=fields.whole("d_kv"),
         ffn_width=fields.whole("d_ff"),
-        layers=fields.whole("num_layers"),
+        layers=fields.whole("num_layers", None, _MOST_LAYERS),
         position_buckets=fields.whole("relative_attention_num_buckets", 32),
         max_distance_tokens=fields.whole("relative_attention_max_distance", 128),
         eps=fields.real("layer_norm_epsilon", 1e-6),
@@ -250,7 +254,7 @@ def _vae(fields: _Fields) -> Vae:
         base_width=base,
         decoder_base_width=base if decoder_base is None else fields.whole("decoder_base_dim"),
         width_multiples=multiples,
-        residual_blocks=fields.whole("num_res_blocks", 2),
+        residual_blocks=fields.whole("num_res_blocks", 2, _MOST_LAYERS),
         temporal_downsample=downsample,
         latents_mean=mean,
         latents_std=std,

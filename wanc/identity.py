@@ -20,7 +20,7 @@ KEY_VERSION = 1
 TOOLS = ("diffusers", "jax", "jaxlib", "numpy", "torch", "transformers")
 
 _LINT = (
-    *("lower/artifact.py", "lower/lint.py", "lower/survey.py"),
+    *("lower/artifact.py", "lower/instructions.py", "lower/lint.py"),
     *("plan/fabric.py", "plan/instructions.py"),
 )
 """What decides whether a program has findings."""

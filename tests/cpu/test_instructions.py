@@ -3,8 +3,9 @@
 import pytest
 
 from tests.planned import planned
+from wanc.lower.artifact import read_artifact
+from wanc.lower.instructions import instructions
 from wanc.lower.lower import lower
-from wanc.lower.survey import survey
 from wanc.plan.instructions import of_blocks
 from wanc.trace import trace
 
@@ -21,5 +22,5 @@ def test_plan_foresees_what_lint_counts(shape, topology, attention):
     """Within a tenth, at full size: plan leaves out norms, RoPE and what collectives move."""
     plan = planned(shape, topology, options={"attention": attention, "blocks_per_program": 1})
     (program,) = (program for program in plan.programs if program.kind == "dit_blocks")
-    counted = survey(lower(trace(program)).stablehlo).instructions
+    counted = instructions(read_artifact(lower(trace(program)).stablehlo))
     assert 0.9 * counted < of_blocks(program) <= counted

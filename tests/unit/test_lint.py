@@ -14,8 +14,9 @@ from wanc.build import lint_cached
 from wanc.cache import Cache
 from wanc.digest import of_bytes
 from wanc.errors import RefusedError, ToolchainError
+from wanc.lower.artifact import read_artifact
+from wanc.lower.instructions import instructions
 from wanc.lower.lint import Finding, check, lint, report
-from wanc.lower.survey import survey
 from wanc.spec.target import TARGETS, Accelerator
 
 RANKS = 8
@@ -320,11 +321,10 @@ def test_what_the_target_refuses_is_found(
 
 def test_limits_themselves_are_allowed():
     data = program(all_reduce(WHOLE), permute(ring(RANKS)))
-    most = survey(data)
     limits = {
-        "communicators": most.communicators,
-        "tensor_bytes": most.largest_tensor_bytes,
-        "instructions": most.instructions,
+        "communicators": 2,
+        "tensor_bytes": 4 * 8 * 4,
+        "instructions": instructions(read_artifact(data)),
     }
     assert lint(data, ranks=RANKS, accelerator=accelerator(**limits)) == ()
     for name, value in limits.items():
@@ -420,7 +420,7 @@ def test_lint_needs_neither_torch_nor_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- survey ---------------------------------------------------------------------------------------
+# --- instructions ---------------------------------------------------------------------------------
 
 
 def dot(rows: int, depth: int, columns: int, batch: int = 1) -> bytes:
@@ -497,17 +497,4 @@ COUNTED = {
 
 @pytest.mark.parametrize(("data", "count"), COUNTED.values(), ids=COUNTED)
 def test_estimate_of_instructions(data: bytes, count: int):
-    assert survey(data).instructions == count
-
-
-def test_survey_tells_what_stands_in_a_program():
-    data = program(
-        all_reduce(WHOLE), all_reduce(WHOLE, "b"), inputs="%x: tensor<4x8xf32>, %m: tensor<99xi1>"
-    )
-    seen = survey(data)
-    assert seen.operations["all_reduce"] == 2
-    assert seen.operations["constant"] == 1
-    assert seen.collectives == {"all_reduce": 2}
-    assert seen.communicators == 1
-    assert seen.dtypes == ("f32", "i1")
-    assert (seen.largest_tensor, seen.largest_tensor_bytes) == ("tensor<4x8xf32>", 128)
+    assert instructions(read_artifact(data)) == count

@@ -19,7 +19,7 @@ from wanc.lower.artifact import (
     TensorType,
     read_artifact,
 )
-from wanc.lower.survey import instructions, operation_instructions
+from wanc.lower.instructions import instructions, operation_instructions
 from wanc.plan.fabric import group_problem, hop_problem
 from wanc.spec.target import GIB, Accelerator, Fabric
 

@@ -2,8 +2,8 @@
 
 For comparing programs with a compiler's ceiling, not what neuronx-cc will emit: it fuses, splits
 and spills as it sees fit. Like a lower bound, it takes every tile as full as it can be. Tile sizes
-are those of AWS's NKI documentation (nki.language.tile_size, nki.isa.nc_matmul). lower/survey.py
-counts a whole program so; here is what it rests on, and what plan knows of a group of blocks.
+are those of AWS's NKI documentation (nki.language.tile_size, nki.isa.nc_matmul). Here is what any
+count rests on, and what plan knows of a group of blocks; lower/instructions.py counts a program.
 """
 
 from wanc.plan.abi import Program

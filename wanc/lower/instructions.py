@@ -1,4 +1,4 @@
-"""What stands in a program's StableHLO: operations, dtypes, sizes, and about how many instructions.
+"""About how many instructions a lowered program is, from the operations of its StableHLO.
 
 Knows no target's limits. The count of instructions is an estimate: plan/instructions.py says of
 what kind, and has the matrix products. Besides them:
@@ -11,7 +11,6 @@ what kind, and has the matrix products. Besides them:
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from math import prod
 
 from wanc.lower.artifact import (
@@ -22,7 +21,6 @@ from wanc.lower.artifact import (
     callee,
     channel_dims,
     contraction,
-    read_artifact,
 )
 from wanc.plan.instructions import PARTITIONS, TILE_ELEMENTS, product, tiles
 
@@ -34,46 +32,6 @@ _FREE = {
 }
 
 _MOVES = {*COLLECTIVES, "stablehlo.concatenate", "stablehlo.pad", "stablehlo.transpose"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """A program in numbers."""
-
-    operations: dict[str, int]
-    """How often each operation stands in the text, the most frequent first."""
-    collectives: dict[str, int]
-    """Those among them that join ranks."""
-    dtypes: tuple[str, ...]
-    largest_tensor: str
-    """Its type, as MLIR writes it."""
-    largest_tensor_bytes: int
-    instructions: int
-    """Estimate."""
-    communicators: int
-    """Distinct lists of replica groups or of a permute's pairs."""
-
-
-def survey(artifact: bytes) -> Survey:
-    """Survey a portable artifact; raises ToolchainError where it is none."""
-    return survey_of(read_artifact(artifact))
-
-
-def survey_of(artifact: Artifact) -> Survey:
-    """Survey an artifact that was read."""
-    counts = Counter(op.name.removeprefix("stablehlo.") for op in artifact.operations)
-    types = {each for op in artifact.operations for each in (*op.results, *op.arguments)}
-    largest = max(types, key=lambda each: (each.bytes, each.text), default=None)
-    joins = {name.removeprefix("stablehlo.") for name in COLLECTIVES}
-    return Survey(
-        operations=dict(counts.most_common()),
-        collectives={name: n for name, n in sorted(counts.items()) if name in joins},
-        dtypes=tuple(sorted({each.dtype for each in types if each.dtype})),
-        largest_tensor=largest.text if largest else "",
-        largest_tensor_bytes=largest.bytes if largest else 0,
-        instructions=instructions(artifact),
-        communicators=len(artifact.communicators),
-    )
 
 
 def instructions(artifact: Artifact) -> int:

@@ -18,6 +18,8 @@ from wanc.bundle.x86 import ISAS, machine_flags, missing_features
 from wanc.errors import BundleError
 from wanc.files import check_folder
 from wanc.machine import (
+    NEURON_COMPILER,
+    NEURON_INDEX,
     Machine,
     bytes_of,
     compiler_version,
@@ -29,7 +31,7 @@ from wanc.machine import (
     requirements,
     version_of,
 )
-from wanc.spec.resolve import NEURON_COMPILER
+from wanc.spec.target import GIB, NEURON_COMPILE_BYTES
 
 Usable = Literal["yes", "partly", "no"]
 Goal = Literal["compile for cpu", "run on cpu", "compile for Trainium", "run on Trainium"]
@@ -40,14 +42,10 @@ RUN: tuple[Goal, ...] = ("run on cpu", "run on Trainium")
 NEURON_COMPILE: tuple[Goal, ...] = ("compile for Trainium",)
 NEURON_RUN: tuple[Goal, ...] = ("run on Trainium",)
 
-GIB = 1 << 30
 COMPILE_BYTES = GIB
 """Of a full-size compile, a target's own compiler aside."""
-NEURON_COMPILE_BYTES = 16 * GIB
-"""Of one neuronx-cc: 64 at once are reported to want about a terabyte."""
 RUN_BYTES = 69 * GIB
 """One rank of A14B at 832x480x81 in bf16, as ``wanc plan`` sums it up."""
-NEURON_INDEX = ("--extra-index-url", "https://pip.repos.neuron.amazonaws.com")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
 """The error tree and the exit codes. Each class is raised by the packages named beside it.
 
 WancError
-├── RequestError      2  spec, run, tiny, cli: it could be legal for no model (grammar, 4k+1)
-├── RefusedError      3  spec, plan, targets, cli: this model, target or fabric refuses it
+├── RequestError      2  spec, run, tiny, targets, cli: legal for no model (grammar, 4k+1)
+├── RefusedError      3  spec, plan, lower, targets, cli: this model, target or fabric refuses it
 ├── ToolchainError    4  lower, targets: a compiler or tool is missing or failed
-├── BundleError       5  bundle, runtime, run: a bundle is damaged or does not fit this machine
+├── BundleError       5  bundle, runtime, run, compile: a bundle is damaged, or does not fit here
 └── RunError          6  run, runtime, bundle, cache: a run failed, a file cannot be written
     └── WeightsError  6  weights, run: a checkpoint does not fit the bundle, or is damaged
 """

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path, PurePosixPath
 
+NEURON_COMPILER = "neuronx-cc"
+NEURON_INDEX = ("--extra-index-url", "https://pip.repos.neuron.amazonaws.com")
+"""How pip finds AWS's Neuron packages; PyPI's of the same names are placeholders."""
 COMMAND_SECONDS = 60
 PLACEHOLDER_BYTES = 4096
 """Larger than all files of a placeholder of PyPI, and smaller than any package that works."""

@@ -6,7 +6,7 @@ The one place where defaults of a request stand.
 from typing import cast
 
 from wanc.errors import RequestError
-from wanc.machine import compiler_version, this_machine
+from wanc.machine import NEURON_COMPILER, compiler_version, this_machine
 from wanc.spec.checkpoint import resolve_model
 from wanc.spec.sets import Request
 from wanc.spec.shape import Shape
@@ -15,7 +15,6 @@ from wanc.spec.topology import Topology
 from wanc.spec.variant import ATTENTIONS, TILE_GRIDS, Attention, Options, Spec, TileGrid, Variant
 
 DEFAULT_MODEL = "wan2.2-t2v-a14b"
-NEURON_COMPILER = "neuronx-cc"
 
 
 def resolve(request: Request, target: str) -> Spec:

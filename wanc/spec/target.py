@@ -103,6 +103,9 @@ class TargetFacts:
 
 GIB = 1 << 30
 
+NEURON_COMPILE_BYTES = 16 * GIB
+"""Memory of one compile by neuronx-cc: 64 of them at once were seen to want about a TB."""
+
 TRN2_FABRIC = Fabric(kind="torus", rows=4, columns=4, cores_per_chip=4)
 TRN3_FABRIC = Fabric(kind="switch", rows=36, columns=4, cores_per_chip=4)
 

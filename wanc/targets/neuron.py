@@ -17,6 +17,7 @@ from wanc.digest import of_bytes, of_file
 from wanc.errors import RefusedError
 from wanc.machine import free_memory, this_machine
 from wanc.plan.abi import Program
+from wanc.spec.target import NEURON_COMPILE_BYTES
 from wanc.targets.neuron_command import (
     LNC,
     NAME,
@@ -33,8 +34,6 @@ TARGETS = ("trn2", "trn3")
 INPUT_FORMS = {"hlo": "program.hlo", "stablehlo": "program.mlir"}
 """What the compiler may be given, and in which file. AWS documents HLO only."""
 
-_COMPILE_BYTES = 16 << 30
-"""Memory of one compile: 64 of them at once were seen to want about a TB."""
 _ROOT = Path(__file__).parents[1]
 _SOURCES = (
     "bundle/neff_names.py",
@@ -84,8 +83,8 @@ class NeuronTarget:
         free_bytes, _ = free_memory(machine)
         if free_bytes is None:
             return 1, "free memory is not known"
-        jobs = max(1, min(machine.cores, free_bytes // _COMPILE_BYTES))
-        free, each = (size_bytes >> 30 for size_bytes in (free_bytes, _COMPILE_BYTES))
+        jobs = max(1, min(machine.cores, free_bytes // NEURON_COMPILE_BYTES))
+        free, each = (size_bytes >> 30 for size_bytes in (free_bytes, NEURON_COMPILE_BYTES))
         return jobs, f"{machine.cores} cores, and {free} GiB of memory at {each} GiB a compile"
 
     def compile_key(self, program: Program, stablehlo: str) -> dict[str, Any]:

@@ -7,9 +7,10 @@ more, and other public work for trn2 raises the limit for transformers as well.
 """
 
 from wanc.errors import RefusedError, RequestError
+from wanc.machine import NEURON_COMPILER
 from wanc.spec.target import target_facts
 
-NAME = "neuronx-cc"
+NAME = NEURON_COMPILER
 LNC = 2
 """Physical cores joined to one logical core; AWS's default on these targets."""
 SCRATCHPAD_PAGE_SIZE_MB = 2048

@@ -15,14 +15,14 @@ from pathlib import Path
 from threading import Event
 
 from wanc.errors import BundleError, ToolchainError
-from wanc.machine import compiler_version, is_placeholder, this_machine, version_of
+from wanc.machine import NEURON_INDEX, compiler_version, is_placeholder, this_machine, version_of
 from wanc.targets.apart import run_apart
 from wanc.targets.neuron_command import NAME, compile_arguments
 from wanc.targets.neuron_failures import Failure, failure_of, keep_failure, tail
 
 _OUTPUT = "program.neff"
 _ATTEMPTS = 3
-_INSTALL = f"pip install -U {NAME} --extra-index-url https://pip.repos.neuron.amazonaws.com"
+_INSTALL = f"pip install -U {NAME} {' '.join(NEURON_INDEX)}"
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH")
 """What the compiler has of this process's environment. NEURON_CC_FLAGS would add to its flags."""
 _SET = {"PYTHONHASHSEED": "0"}

@@ -4,10 +4,10 @@ What compile.py tells of whole variants rests on these steps. Has no branch on t
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
@@ -162,18 +162,42 @@ def leave_uncompiled(
     return CompiledProgram(lowered=lowered, executable=None, key={}, seconds=0.0, cached=False)
 
 
-def finished_all(
-    compiling: Mapping[str, Future[CompiledProgram]], names: Mapping[str, str], task: Task
-) -> dict[str, CompiledProgram]:
-    """Wait for every compile, and keep saying which run and since when; raises what one raises."""
-    started = time.monotonic()
-    waiting = set(compiling.values())
-    while waiting:
-        running = [names[key] for key, future in compiling.items() if future.running()]
-        task.doing(f"{', '.join(running)} {clock(time.monotonic() - started)}")
-        ended, waiting = wait(waiting, timeout=_SAID_SECONDS, return_when=FIRST_COMPLETED)
-        raise_failures(ended)
-    return {key: future.result() for key, future in compiling.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Programs whose last step runs in threads; tells the task of what is done and under way."""
+
+    threads: ThreadPoolExecutor
+    stop: Event
+    task: Task
+    step: Step
+    cache: Cache
+    _futures: dict[str, Future[CompiledProgram]] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def submit(self, key: str, lowered: LoweredProgram, target: Target) -> None:
+        """Begin a program's step, under a key; raises what an earlier one has raised."""
+        future = self.threads.submit(self.step, lowered, target, self.cache, self.stop)
+        future.add_done_callback(self._tell)
+        self._futures[key], self._names[key] = future, lowered.program.name
+        raise_failures(self._futures.values())
+
+    def results(self) -> dict[str, CompiledProgram]:
+        """Wait for every program, saying which run and since when; raises what one does."""
+        started = time.monotonic()
+        waiting = set(self._futures.values())
+        while waiting:
+            running = [self._names[key] for key, f in self._futures.items() if f.running()]
+            self.task.doing(f"{', '.join(running)} {clock(time.monotonic() - started)}")
+            ended, waiting = wait(waiting, timeout=_SAID_SECONDS, return_when=FIRST_COMPLETED)
+            raise_failures(ended)
+        return {key: future.result() for key, future in self._futures.items()}
+
+    def _tell(self, future: Future[CompiledProgram]) -> None:
+        """Say that a program is done; nothing where its step failed."""
+        if not future.cancelled() and future.exception() is None:
+            done = future.result()
+            what = "compiled" if done.executable else "left as StableHLO"
+            self.task.advance(f"{done.lowered.program.name} {what}")
 
 
 def clock(seconds: float) -> str:
@@ -189,12 +213,12 @@ def raise_failures(futures: Iterable[Future[CompiledProgram]]) -> None:
 
 
 @contextmanager
-def compilers(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
-    """Threads for so many compilers at once, and what stops them: an error or Ctrl-C does."""
+def compilers(jobs: int, task: Task, step: Step, cache: Cache) -> Iterator[Pool]:
+    """A pool of so many compilers at once, which an error or Ctrl-C stops."""
     stop = Event()
     with ThreadPoolExecutor(max_workers=jobs) as threads:
         try:
-            yield threads, stop
+            yield Pool(threads=threads, stop=stop, task=task, step=step, cache=cache)
         except BaseException:
             stop.set()
             threads.shutdown(wait=False, cancel_futures=True)

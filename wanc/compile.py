@@ -6,7 +6,6 @@ whose story stopped after lowering, on a host that may have neither torch nor th
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from wanc.build import (
     LoweredProgram,
     compile_cached,
     compilers,
-    finished_all,
     leave_uncompiled,
     lint_cached,
     lower_cached,
-    raise_failures,
 )
 from wanc.bundle.config import FORMAT_VERSION, ProgramRecord, VariantConfig
 from wanc.bundle.store import (
@@ -98,20 +95,16 @@ def compile_bundle(
         target.check_toolchain()
         jobs = jobs or default_jobs([target], progress)
     programs = {} if until == "plan" else distinct_programs(plans)
-    compiled: dict[str, Future[CompiledProgram]] = {}
     with (
         progress.task("compile", 2 * len(programs)) as task,
-        compilers(jobs or 1) as (threads, stop),
+        compilers(jobs or 1, task, step, cache) as pool,
     ):
         for key, program in programs.items():
             task.doing(f"lowering {program.name}")
             lowered = lower_cached(program, key, target.name, cache)
             task.advance(f"{program.name} lowered")
-            compiled[key] = threads.submit(step, lowered, target, cache, stop)
-            compiled[key].add_done_callback(told(task.advance, program.name))
-            raise_failures(compiled.values())
-        names = {key: program.name for key, program in programs.items()}
-        done = finished_all(compiled, names, task)
+            pool.submit(key, lowered, target)
+        done = pool.results()
     variants = [variant_of(plan, target, done, until) for plan in plans]
     return written(output, variants, tuple(done.values()), cache.read_blob, started)
 
@@ -142,15 +135,14 @@ def finish_bundle(
         target.check_toolchain()
     jobs = jobs or (default_jobs(targets.values(), progress) if targets else 1)
     stored = stored_programs(bundle, configs, targets)
-    compiled: dict[str, Future[CompiledProgram]] = {}
-    with progress.task("compile", len(stored)) as task, compilers(jobs) as (threads, stop):
+    with (
+        progress.task("compile", len(stored)) as task,
+        compilers(jobs, task, compile_cached, cache) as pool,
+    ):
         for key, (lowered, target) in stored.items():
             take_stored(bundle, lowered, target, cache)
-            compiled[key] = threads.submit(compile_cached, lowered, target, cache, stop)
-            compiled[key].add_done_callback(told(task.advance, lowered.program.name))
-            raise_failures(compiled.values())
-        names = {key: lowered.program.name for key, (lowered, _) in stored.items()}
-        done = finished_all(compiled, names, task)
+            pool.submit(key, lowered, target)
+        done = pool.results()
     variants = [finished(config, targets[config.variant.target], done) for config in configs]
     read = reader(bundle, kept, cache)
     return written(output, [*variants, *kept], tuple(done.values()), read, started)
@@ -169,17 +161,6 @@ def default_jobs(targets: Iterable[Target], progress: Progress) -> int:
     jobs, why = min(target.default_jobs() for target in targets)
     progress.note(f"compilers at once: {jobs} ({why})")
     return jobs
-
-
-def told(advance: Callable[[str], None], name: str) -> Callable[[Future[CompiledProgram]], None]:
-    """What reports a program once its step is done, and says nothing where the step failed."""
-
-    def tell(future: Future[CompiledProgram]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            result = future.result()
-            advance(f"{name} {'compiled' if result.executable else 'left as StableHLO'}")
-
-    return tell
 
 
 def variant_of(

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from jaxlib import xla_client
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import stablehlo
 
+from tests.artifacts import artifact, parsed
 from tests.programs import replicas
 from wanc.bundle.x86 import ISAS, machine_flags, missing_features
 from wanc.bundle.xla_cpu import canonical, check_features, object_files, target_of
@@ -51,23 +50,6 @@ module @block {
   }
 }
 """
-
-
-def parsed(text: str) -> Any:
-    context, registry = ir.Context(), ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    stablehlo.register_dialect(context)
-    with context:
-        return ir.Module.parse(text)
-
-
-def artifact(text: str) -> bytes:
-    module = parsed(text)
-    with module.context:
-        data: bytes = stablehlo.serialize_portable_artifact(module, "1.10.0")
-    return data
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import stablehlo
 
+from tests.artifacts import artifact
 from tests.programs import replicas
 from wanc.build import lint_cached
 from wanc.cache import Cache
@@ -26,17 +24,6 @@ def accelerator(name: str = "trn2", **limits: int) -> Accelerator:
     known = TARGETS[name].accelerator
     assert known is not None
     return replace(known, limits=replace(known.limits, **limits))
-
-
-def artifact(text: str) -> bytes:
-    context, registry = ir.Context(), ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    stablehlo.register_dialect(context)
-    with context:
-        data: bytes = stablehlo.serialize_portable_artifact(ir.Module.parse(text), "1.10.0")
-    return data
 
 
 def program(*lines: str, inputs: str = "%x: tensor<4x8xf32>", functions: str = "") -> bytes:

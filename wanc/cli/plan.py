@@ -1,6 +1,5 @@
 """wanc plan: everything that is known before anything is traced."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +9,16 @@ import msgspec
 import typer
 
 from wanc.cli import options
-from wanc.cli.request import AUTO, Ranking, plans_of, rankings_of
+from wanc.cli.predicted import NOT_MEASURED, flops, limit, print_rankings, seconds
+from wanc.cli.request import AUTO, plans_of, rankings_of
+from wanc.cli.stage import print_stage, stage_json
 from wanc.cli.terminal import count, emit, emit_json, note, size, table
 from wanc.errors import RequestError
-from wanc.plan.cost import Cost, Time
+from wanc.plan.cost import Cost
 from wanc.plan.plan import Plan
 from wanc.plan.work import Work
 from wanc.spec.sets import Request
 from wanc.spec.stage import Stage, read_stage
-
-NOT_MEASURED = (
-    "Times are predictions. Those with attention kernels are calibrated on public\n"
-    "runs on trn2; those with plain StableHLO, which this version compiles, are not."
-)
 
 
 def plan_command(
@@ -86,18 +82,6 @@ def plan_command(
     print_plans(plans, json, found)
 
 
-def print_stage(stage: Stage) -> None:
-    """What a stage file became."""
-    rows = [(became.field, became.value, became.meaning) for became in stage.became]
-    table("Stage file", ("field", "value", "becomes"), rows)
-    if stage.run_options:
-        emit(f"wanc run {shlex.join(stage.run_options)}\n")
-
-
-def _stage_json(stage: Stage | None) -> dict[str, Any]:
-    return {"stage": msgspec.to_builtins(stage)} if stage else {}
-
-
 # --- plans ---------------------------------------------------------------------------------------
 
 
@@ -105,7 +89,7 @@ def print_plans(plans: list[Plan], as_json: bool, stage: Stage | None = None) ->
     """Plans for people or for programs."""
     if as_json:
         value = {"variants": [plan_json(plan) for plan in plans], "compiles": compiles(plans)}
-        emit_json(value | _stage_json(stage))
+        emit_json(value | stage_json(stage))
         return
     for plan in plans:
         if plan.not_compilable:
@@ -281,74 +265,3 @@ def _print_cost(cost: Cost) -> None:
     heads = ("", "with kernels>", "limited by", "plain StableHLO>", "limited by")
     table("Predicted times", heads, rows)
     emit(NOT_MEASURED)
-
-
-# --- rankings ------------------------------------------------------------------------------------
-
-
-def print_rankings(rankings: list[Ranking], as_json: bool, stage: Stage | None = None) -> None:
-    """Topologies that suit each shape, fastest first, for people or for programs."""
-    if as_json:
-        ranked = [_ranked_json(plan) for ranking in rankings for plan in ranking.plans]
-        emit_json({"proposals": ranked} | _stage_json(stage))
-        return
-    for ranking in rankings:
-        variant = ranking.variant
-        what = f"{variant.task} {variant.shape} {variant.precision} {variant.target}"
-        heads = ("topology", "ranks>", "step>", "video>", "limited by")
-        table(
-            f"{what}: topologies for {count(ranking.cores, 'core')}, fastest first",
-            (*heads, "plain>", "memory>", "margin>"),
-            [_ranked_row(plan) for plan in ranking.plans],
-        )
-    emit("Step and video are with attention kernels, plain is a video without.")
-    emit(NOT_MEASURED)
-
-
-def _ranked_row(plan: Plan) -> tuple[str, ...]:
-    assert plan.cost is not None
-    assert plan.hbm_bytes is not None
-    kernels = plan.cost.kernels
-    return (
-        str(plan.variant.topology),
-        str(plan.variant.topology.ranks),
-        seconds(kernels.step.seconds),
-        seconds(kernels.seconds),
-        limit(kernels.step),
-        seconds(plan.cost.stablehlo.seconds),
-        size(plan.memory_bytes),
-        size(plan.hbm_bytes - plan.memory_bytes),
-    )
-
-
-def _ranked_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "variant": plan.variant.texts(),
-        "ranks": plan.variant.topology.ranks,
-        "cost": msgspec.to_builtins(plan.cost),
-        "memory_bytes": plan.memory_bytes,
-        "hbm_bytes": plan.hbm_bytes,
-    }
-
-
-# --- units ---------------------------------------------------------------------------------------
-
-
-def seconds(value: float) -> str:
-    """Seconds for people, with two or three digits."""
-    return f"{value:.{0 if value >= 99.5 else 1 if value >= 9.95 else 2}f} s"
-
-
-def flops(number: int) -> str:
-    """FLOPs for people."""
-    value = number / 1e9
-    for unit in ("GFLOP", "TFLOP", "PFLOP"):
-        if value < 1000 or unit == "PFLOP":
-            break
-        value /= 1000
-    return f"{value:.1f} {unit}"
-
-
-def limit(time: Time) -> str:
-    """What limits a time most, and its share."""
-    return f"{time.limited_by} {time.share(time.limited_by) / time.seconds:.0%}"

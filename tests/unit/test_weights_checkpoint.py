@@ -10,6 +10,7 @@ from safetensors.numpy import save
 
 from wanc.errors import WeightsError
 from wanc.weights.checkpoint import STEMS, open_components
+from wanc.weights.stored import ReadCount, touched_bytes
 
 DIFFUSERS, TRANSFORMERS = STEMS
 FIRST = {"a": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(2, np.float32)}
@@ -203,3 +204,62 @@ def test_file_that_goes_away_while_it_is_used_is_an_error(sharded):
     (sharded / SHARDS[0]).unlink()
     with pytest.raises(WeightsError, match="cannot read a"):
         component.read("a", [])
+
+
+def count(copied: int, touched: int) -> ReadCount:
+    return ReadCount(copied_bytes=copied, touched_bytes=touched)
+
+
+def test_reading_is_counted(sharded):
+    component = opened(sharded)
+    assert component.read_count == ReadCount()
+    component.read("a", [slice(1, 3), slice(None)])  # rows of 16 bytes, without a gap
+    assert component.read_count == count(32, 32)
+    component.read("a", [slice(None), slice(2, 4)])  # 3 pieces of 8 bytes with 2 gaps of 8
+    assert component.read_count == count(32 + 24, 32 + 40)
+    component.read("c", [])
+    assert component.read_count == count(32 + 24 + 16, 32 + 40 + 16)
+
+
+def test_counts_add_up():
+    assert sum([count(1, 2), count(3, 5)], ReadCount()) == count(4, 7)
+
+
+ALL = slice(None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "at", "expected"),
+    [
+        ((), (), 4),
+        ((8,), (slice(2, 4),), 8),
+        ((8, 1000), (slice(2, 4), ALL), 8_000),  # rows follow each other
+        ((8, 1000), (slice(2, 4),), 8_000),
+        ((8, 1000), (ALL, slice(250, 500)), 7 * 4_000 + 1_000),  # gaps of 3000 bytes
+        ((8, 1000), (ALL, ALL), 32_000),
+        ((8, 1364), (ALL, slice(0, 341)), 7 * 5_456 + 1_364),  # gaps of 4092 bytes
+        ((8, 1365), (ALL, slice(0, 341)), 8 * 1_364),  # of 4096
+        ((8, 4000), (ALL, slice(1000, 2000)), 8 * 4_000),
+        ((2, 3, 4), (ALL, slice(1, 2), ALL), 48 + 16),
+        ((2, 3, 4), (slice(1, 2), slice(1, 3), slice(1, 3)), 16 + 8),
+        ((2, 2000, 4), (ALL, slice(0, 2), slice(0, 1)), 2 * (16 + 4)),
+    ],
+)
+def test_bytes_touched_are_the_pieces_and_their_short_gaps(shape, at, expected):
+    assert touched_bytes(shape, at, 4) == expected
+
+
+def test_bytes_touched_are_those_between_pieces_closer_than_a_page():
+    """Against the offset of every byte, marked one by one."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        shape = tuple(rng.integers(1, 40, size=3)) if rng.random() < 0.5 else (9, 3, 2500)
+        starts = [int(rng.integers(0, size)) for size in shape]
+        at = [
+            slice(i, int(rng.integers(i, size)) + 1) for i, size in zip(starts, shape, strict=True)
+        ]
+        touched = np.zeros((*shape, 2), bool)
+        touched[tuple(at)] = True
+        offsets = np.flatnonzero(touched)
+        gaps = np.diff(offsets) - 1
+        assert touched_bytes(shape, at, 2) == offsets.size + gaps[gaps < 4096].sum()

@@ -1,5 +1,6 @@
 """What a variant needs of a checkpoint, and how a checkpoint that lacks it is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from wanc.errors import WeightsError
 from wanc.plan.abi import Weight
 from wanc.plan.text_encoder import EMBEDDING_NAMES
-from wanc.weights.checkpoint import Component, StoredTensor
+from wanc.weights.checkpoint import Component
 from wanc.weights.needs import Need, check_weights, schedule_needs
+from wanc.weights.stored import Cut, StoredTensor
 
 TABLE = Need(component="text_encoder", names=EMBEDDING_NAMES, shape=(1024, 64))
 NORM = Need(component="text_encoder", names=("encoder.final_layer_norm.weight",), shape=(64,))
@@ -56,7 +58,17 @@ def test_needs_of_a_schedule_are_whole_tensors_each_once(plan):
         needs[topology] = schedule_needs(planned.schedule, programs)
         named = [(need.component, need.names) for need in needs[topology]]
         assert len(set(named)) == len(named)
-    assert sorted(needs["tp1"], key=repr) == sorted(needs["tp4-cp2"], key=repr)
+    whole = [sorted((replace(n, cuts=()) for n in needs[t]), key=repr) for t in needs]
+    assert whole[0] == whole[1]
+
+
+def test_needs_of_a_schedule_say_how_each_tensor_is_cut(plan):
+    planned = plan(topology="tp4-cp2", precision="bf16")
+    programs = {program.name: program for program in planned.programs}
+    needs = {need.names[0]: need.cuts for need in schedule_needs(planned.schedule, programs)}
+    assert needs["blocks.1.attn1.to_out.0.weight"] == (Cut(dim=1, degree=4, dtype="bfloat16"),)
+    assert needs["blocks.1.norm2.weight"] == (Cut(dim=None, degree=1, dtype="float32"),)
+    assert {len(cuts) for cuts in needs.values()} == {1}
 
 
 @pytest.mark.parametrize(
@@ -134,3 +146,23 @@ def test_long_lists_are_cut_and_counted():
     assert "  1000 missing:" in message
     assert "… and 988 more" in message
     assert len(message) < 1_000
+
+
+def test_tensor_that_is_prepared_for_other_programs_is_refused():
+    file = Path("x.safetensors")
+    halves = StoredTensor(file=file, shape=(8, 4), dtype="F32", dim=0, parts=(file, file))
+    whole = StoredTensor(file=file, shape=(8, 4), dtype="BF16", parts=(file,))
+    vae = Component(name="vae", tensors={"a": halves, "b": halves, "c": whole, "d": whole})
+    cuts = {
+        "a": Cut(dim=0, degree=2, dtype="float32"),
+        "b": Cut(dim=0, degree=4, dtype="float32"),
+        "c": Cut(dim=None, degree=1, dtype="bfloat16"),
+        "d": Cut(dim=None, degree=1, dtype="float32"),
+    }
+    needs = [replace(need(name, shape=(8, 4)), cuts=(cut,)) for name, cut in cuts.items()]
+    assert refusal(vae, needs=needs).split("\n")[1:] == [
+        "  2 prepared for other programs "
+        "(`wanc weights shard` prepares the original checkpoint for a bundle):",
+        "    vae/b is 2 parts of dim 0 in float32; needs 4 parts of dim 0 in float32",
+        "    vae/d is whole in bfloat16; needs whole in float32",
+    ]

@@ -10,6 +10,7 @@ from wanc.plan.mesh import Mesh
 from wanc.spec.topology import Topology
 from wanc.weights.checkpoint import open_components
 from wanc.weights.shards import read_shards
+from wanc.weights.stored import ReadCount
 
 WHOLE = np.arange(8 * 12, dtype=np.float32).reshape(8, 12) / 7
 
@@ -53,6 +54,7 @@ def test_ranks_of_one_coordinate_hold_one_array_read_once(component, monkeypatch
     mesh = Mesh.ordered(Topology(tp=2, cp=2, cfg=2))
     shards = read_shards(opened, "w", weight((4, 12), axis="tp"), mesh, mesh.ranks)
     assert len(reads) == 2
+    assert opened.read_count == ReadCount(copied_bytes=WHOLE.nbytes, touched_bytes=WHOLE.nbytes)
     for rank, shard in enumerate(shards):
         assert shard is shards[mesh.coordinates[rank].tp]
     np.testing.assert_array_equal(shards[7], WHOLE[4:])
@@ -123,3 +125,10 @@ def test_every_weight_of_a_plan_is_covered_by_its_shards(plan, component, topolo
             shards = read_shards(component(w=whole), "w", split, planned.mesh, ranks)
             np.testing.assert_array_equal(np.concatenate(shards, axis=split.dim), whole)
     assert seen
+
+
+def test_cast_weights_are_counted_as_they_are_stored(component):
+    opened = component(w=WHOLE)
+    narrow = weight(WHOLE.shape, dtype="bfloat16")
+    read_shards(opened, "w", narrow, Mesh.ordered(Topology()), (0,))
+    assert opened.read_count.copied_bytes == WHOLE.nbytes

@@ -10,30 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  names bfloat16 to numpy
-import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from wanc.arrays import aligned
 from wanc.errors import WeightsError
-
-Array = np.ndarray[Any, Any]
+from wanc.weights.prepared import INDEX, MappedFile, open_prepared
+from wanc.weights.stored import (
+    REMEDY,
+    Array,
+    ReadCount,
+    StoredTensor,
+    file_beside,
+    read_header,
+    read_index,
+    touched_bytes,
+)
 
 STEMS = ("diffusion_pytorch_model", "model")
 """Names of a component's weight file before its ending, in diffusers and in transformers."""
-
-_MAX_INDEX_BYTES = 64 << 20
-
-DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""Dtypes of safetensors that weights may have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredTensor:
-    """Where a tensor lies, whole."""
-
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(slots=True)
@@ -42,11 +36,16 @@ class Component:
 
     name: str
     tensors: dict[str, StoredTensor]
+    read_count: ReadCount = field(default_factory=ReadCount)
+    """What all reading so far took."""
     _open: dict[Path, Any] = field(default_factory=dict)
+    _mapped: dict[Path, MappedFile] = field(default_factory=dict)
 
     def read(self, tensor: str, at: Sequence[slice]) -> Array:
         """A slice of a tensor, copied from the mapped file; raises WeightsError."""
         stored = self.tensors[tensor]
+        if stored.dim is not None:
+            raise WeightsError(f"{stored.file}: {tensor} is {stored.cut}; needed whole: {REMEDY}")
         try:
             if stored.file not in self._open:
                 self._open[stored.file] = safe_open(stored.file, framework="numpy")
@@ -54,6 +53,28 @@ class Component:
             array: Array = lazy[tuple(at)] if at else self._open[stored.file].get_tensor(tensor)
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{stored.file}: cannot read {tensor}: {error}") from error
+        self.read_count += ReadCount(
+            copied_bytes=array.nbytes,
+            touched_bytes=touched_bytes(stored.shape, at, array.itemsize),
+        )
+        return array
+
+    def part(self, tensor: str, part: int) -> Array:
+        """A part of a prepared tensor: of the mapped file where it lies aligned, else a copy.
+
+        It may not be written to. Raises WeightsError.
+        """
+        file = self.tensors[tensor].parts[part]
+        try:
+            if file not in self._mapped:
+                self._mapped[file] = MappedFile(file)
+            mapped = self._mapped[file].array(tensor)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WeightsError(f"{file}: cannot read {tensor}: {error}") from error
+        array = aligned(mapped, mapped.dtype)
+        self.read_count += ReadCount(
+            copied_bytes=0 if array is mapped else array.nbytes, touched_bytes=array.nbytes
+        )
         return array
 
 
@@ -70,9 +91,11 @@ def open_components(directory: Path, names: Sequence[str]) -> dict[str, Componen
 
 def _open_component(directory: Path, name: str, problems: list[str]) -> Component:
     folder = directory / name
+    if (folder / INDEX).is_file():
+        return Component(name=name, tensors=open_prepared(folder, problems))
     tensors: dict[str, StoredTensor] = {}
     for file in _files(folder, problems):
-        for tensor, stored in _header(file, problems).items():
+        for tensor, stored in read_header(file, problems).items():
             if tensor in tensors:
                 problems.append(f"{file}: {tensor} stands also in {tensors[tensor].file.name}")
             tensors[tensor] = stored
@@ -94,42 +117,17 @@ def _files(folder: Path, problems: list[str]) -> list[Path]:
 
 def _indexed(index: Path, problems: list[str]) -> list[Path]:
     try:
-        if index.stat().st_size > _MAX_INDEX_BYTES:
-            raise ValueError(f"larger than {_MAX_INDEX_BYTES} bytes")
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = json.loads(read_index(index))["weight_map"]
         names = sorted(set(weight_map.values()))
         if not all(isinstance(name, str) for name in names):
             raise TypeError("weight_map names something that is not a file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
         problems.append(f"{index}: not an index of shards: {error}")
         return []
-    found = []
-    for name in names:
-        file = index.parent / name
-        if Path(name).name != name:
-            problems.append(f"{index}: names {name!r}, which is not a file beside it")
-        elif not file.is_file():
-            problems.append(f"{index}: shard {name} is missing")
-        else:
-            found.append(file)
-    present = {tensor for file in found for tensor in _header(file, [])}
+    found = [file for name in names if (file := file_beside(index, name, problems))]
+    present = {tensor for file in found for tensor in read_header(file, [])}
     absent = [t for t, name in weight_map.items() if index.parent / name in found]
     absent = sorted(set(absent) - present)
     if absent:
         problems.append(f"{index}: no shard holds {', '.join(absent[:5])}")
     return found
-
-
-def _header(file: Path, problems: list[str]) -> dict[str, StoredTensor]:
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            found = {}
-            for tensor in opened.keys():  # noqa: SIM118  not a mapping
-                lazy = opened.get_slice(tensor)
-                found[tensor] = StoredTensor(
-                    file=file, shape=tuple(lazy.get_shape()), dtype=lazy.get_dtype()
-                )
-            return found
-    except (SafetensorError, OSError) as error:
-        problems.append(f"{file}: {error}")
-        return {}

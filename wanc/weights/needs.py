@@ -12,7 +12,8 @@ from wanc.errors import WeightsError
 from wanc.plan.abi import Program
 from wanc.plan.schedule import Call, Schedule
 from wanc.spec.target import DTYPE_BYTES
-from wanc.weights.checkpoint import DTYPES, Component
+from wanc.weights.checkpoint import Component
+from wanc.weights.stored import DTYPES, REMEDY, Cut
 
 _LISTED = 12
 """Problems of one kind that an error lists; it counts the rest."""
@@ -28,6 +29,8 @@ class Need:
     shape: tuple[int, ...]
     bytes: int = 0
     """Size of all its shards in the dtype that programs take; 0 where it stays on the host."""
+    cuts: tuple[Cut, ...] = ()
+    """The distinct ways in which programs take it; none where it stays on the host."""
 
 
 def calls(schedule: Schedule) -> Iterable[Call]:
@@ -40,12 +43,14 @@ def schedule_needs(schedule: Schedule, programs: Mapping[str, Program]) -> list[
     found: dict[tuple[str, str], Need] = {}
     for call in calls(schedule):
         for weight in programs[call.program].weights:
-            name = weight.tensor_in(call.layers)
-            found[call.component, name] = Need(
+            key = call.component, weight.tensor_in(call.layers)
+            cuts = found[key].cuts if key in found else ()
+            found[key] = Need(
                 component=call.component,
-                names=(name,),
+                names=key[1:],
                 shape=weight.stored_shape,
                 bytes=prod(weight.stored_shape) * DTYPE_BYTES[weight.dtype],
+                cuts=tuple(dict.fromkeys((*cuts, Cut.of(weight)))),
             )
     return list(found.values())
 
@@ -78,7 +83,7 @@ def check_weights(
     unused gives, by component, prefixes of tensors that belong to the model but to no program.
     """
     wanted: dict[str, set[str]] = {name: set() for name in components}
-    missing, misshapen = [], []
+    missing, misshapen, misfits = [], [], []
     for need in needs:
         tensors = components[need.component].tensors
         wanted[need.component].update(need.names)
@@ -90,6 +95,12 @@ def check_weights(
             for name in found
             if tensors[name].shape != need.shape
         ]
+        misfits += [
+            f"{need.component}/{name} is {tensors[name].cut}; needs {cut}"
+            for name in found
+            for cut in need.cuts
+            if tensors[name].cut not in (None, cut)
+        ]
     extra, odd = [], []
     for component in components.values():
         for name, stored in component.tensors.items():
@@ -98,7 +109,15 @@ def check_weights(
             known = name in wanted[component.name]
             if not known and not name.startswith(unused.get(component.name, ("\0",))):
                 extra.append(f"{component.name}/{name}")
-    _refuse({"missing": missing, "extra": extra, "of another shape": misshapen, "of a dtype": odd})
+    _refuse(
+        {
+            "missing": missing,
+            "extra": extra,
+            "of another shape": misshapen,
+            "of a dtype": odd,
+            f"prepared for other programs ({REMEDY})": misfits,
+        }
+    )
 
 
 def _refuse(problems: Mapping[str, list[str]]) -> None:

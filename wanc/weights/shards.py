@@ -1,24 +1,21 @@
 """Per-rank shards of a checkpoint's tensors. Knows mesh axes, and no model."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from wanc.arrays import aligned
+from wanc.errors import WeightsError
 from wanc.plan.abi import Weight
 from wanc.plan.mesh import Mesh
 from wanc.weights.checkpoint import Component
-
-Array = np.ndarray[Any, Any]
+from wanc.weights.stored import REMEDY, Array, Cut
 
 
 def read_shards(
     component: Component, tensor: str, weight: Weight, mesh: Mesh, ranks: Sequence[int]
 ) -> list[Array]:
-    """The tensor's shard on each of the ranks, cast to the ABI's dtype.
+    """The tensor's shard on each of the ranks, cast to the ABI's dtype; raises WeightsError.
 
-    Ranks with the same shard get the same array, read once.
+    Ranks with the same shard get the same array, read once; it may not be written to.
     """
     distinct: dict[int, Array] = {}
     shards = []
@@ -31,11 +28,13 @@ def read_shards(
 
 
 def _read(component: Component, tensor: str, weight: Weight, part: int) -> Array:
-    at: list[slice] = []
-    if weight.axis is not None:
-        at = [slice(None)] * len(weight.stored_shape)
-        degree = int(np.prod(weight.stored_shape)) // int(np.prod(weight.shape))
-        size = weight.stored_shape[weight.dim] // degree
-        at[weight.dim] = slice(part * size, (part + 1) * size)
-    array = component.read(tensor, at)
+    cut, stored = Cut.of(weight), component.tensors[tensor]
+    if stored.cut is None:
+        array = component.read(tensor, cut.at(weight.stored_shape, part))
+    elif stored.cut == cut:
+        array = component.part(tensor, part)
+    else:
+        raise WeightsError(
+            f"{component.name}/{tensor} is prepared as {stored.cut}; needs {cut}: {REMEDY}"
+        )
     return aligned(array.reshape(weight.shape), weight.dtype)

@@ -20,6 +20,7 @@ from wanc.files import check_folder
 from wanc.machine import (
     NEURON_COMPILER,
     NEURON_INDEX,
+    NEURON_LIBRARIES,
     Machine,
     bytes_of,
     compiler_version,
@@ -27,6 +28,8 @@ from wanc.machine import (
     fits,
     free_memory,
     is_placeholder,
+    neuron_devices,
+    neuron_library,
     release,
     requirements,
     version_of,
@@ -210,18 +213,16 @@ def compiler(machine: Machine) -> Finding:
 
 def libnrt(machine: Machine) -> Finding:
     """The runtime's library, which no pip package brings; its file name has the version."""
-    paths = list((machine.root / "opt/aws/neuron/lib").glob("libnrt.so*"))
-    if not paths:
-        packages = "aws-neuronx-runtime-lib aws-neuronx-collectives"
-        return Finding("not installed", "no", f"apt-get install {packages}")
-    versions = re.findall(r"\.so\.([0-9]+\.[0-9.]+)", " ".join(path.name for path in paths))
-    return Finding(max(versions, key=release, default="of no known version"))
+    version = neuron_library(machine)
+    if version is None:
+        return Finding("not installed", "no", f"apt-get install {' '.join(NEURON_LIBRARIES)}")
+    return Finding(version or "of no known version")
 
 
 def driver(machine: Machine) -> Finding:
     """The kernel driver and the devices that it made."""
     version = machine.text("sys/module/neuron/version") or "unknown"
-    devices = list((machine.root / "dev").glob("neuron[0-9]*"))
+    devices = neuron_devices(machine)
     found = f"version {version}, {len(devices)} devices" if devices else "no devices"
     if not devices:
         return Finding(found, "no", "a Trainium instance, and apt-get install aws-neuronx-dkms")

@@ -17,6 +17,8 @@ from pathlib import Path, PurePosixPath
 NEURON_COMPILER = "neuronx-cc"
 NEURON_INDEX = ("--extra-index-url", "https://pip.repos.neuron.amazonaws.com")
 """How pip finds AWS's Neuron packages; PyPI's of the same names are placeholders."""
+NEURON_LIBRARIES = ("aws-neuronx-runtime-lib", "aws-neuronx-collectives")
+"""AWS's system packages below nrtpy."""
 COMMAND_SECONDS = 60
 PLACEHOLDER_BYTES = 4096
 """Larger than all files of a placeholder of PyPI, and smaller than any package that works."""
@@ -151,6 +153,23 @@ def compiler_version(machine: Machine, compiler: str) -> tuple[str, str | None]:
     said = f"{done.stdout}\n{done.stderr}".strip()
     match = re.search(r"[Vv]ersion\s+([0-9]+(?:\.[\w+]+)+)", said)
     return (match[1] if match and not done.returncode else ""), said
+
+
+def neuron_devices(machine: Machine) -> list[Path]:
+    """Trainium's chips, as the kernel driver makes them."""
+    return sorted((machine.root / "dev").glob("neuron[0-9]*"))
+
+
+def neuron_device_name(machine: Machine) -> str:
+    """What the driver calls the first chip, as Trainium2; empty where it does not say."""
+    return machine.text("sys/devices/virtual/neuron_device/neuron0/info/architecture/device_name")
+
+
+def neuron_library(machine: Machine) -> str | None:
+    """Version of libnrt, by its file name: empty where that has none, None where it is missing."""
+    paths = list((machine.root / "opt/aws/neuron/lib").glob("libnrt.so*"))
+    versions = re.findall(r"\.so\.([0-9]+\.[0-9.]+)", " ".join(path.name for path in paths))
+    return max(versions, key=release, default="") if paths else None
 
 
 def bytes_of(paths: Iterable[Path]) -> int:

@@ -78,7 +78,7 @@ def test_missing_blob(bundle: Path, wanc: Any, tmp_path: Path, capsys: Any) -> N
 def test_another_jaxlib(
     bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wanc.runtime.cpu_runtime.version", lambda _: "0.99.0")
+    monkeypatch.setattr("wanc.runtime.cpu_runtime.version_of", lambda _: "0.99.0")
     arguments = run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4")
     fails(arguments, 5, capsys, "need jaxlib 0.10.2", "0.99.0")
 
@@ -236,7 +236,7 @@ def test_latents_may_not_take_the_record_s_name(
 def test_weights_that_memory_cannot_hold_are_refused(
     bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wanc.run.load.free_memory", lambda machine: (1 << 20, False))
+    monkeypatch.setattr("wanc.run.memory.free_memory", lambda machine: (1 << 20, False))
     fails(run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4"), 6, capsys, "0.0 GiB", "free")
 
 

@@ -1,11 +1,13 @@
-"""`wanc --help`, `plan` and `inspect` really run without a framework or a compiler."""
+"""`wanc --help`, `plan`, `inspect` and `check` really run without a framework or a compiler."""
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from tests.doubles import neuronx_cc
+from tests.unit.test_check import runnable
 from wanc.bundle.store import write_bundle
 
 HEAVY = {"torch", "jax", "jaxlib", "diffusers", "transformers", "nki", "neuronxcc"}
@@ -20,6 +22,10 @@ LIGHT = [
     "inspect {bundle} 1 dit_blocks",
     "inspect {bundle} --json",
     "inspect {neff}",
+    "check {runnable}",
+    "check {runnable} --json",
+    "check {runnable} --weights {checkpoint}",
+    "check {runnable} --weights {checkpoint} --json",
     "diff {bundle} {bundle}",
     "doctor",
     "plan --target trn2 --topology auto --cores 64 --shape 832x480x81",
@@ -54,16 +60,19 @@ stage_args:
 
 
 @pytest.fixture(scope="module")
-def files(bundle):
+def files(bundle, made, tiny_checkpoint):
     """What the lines name."""
-    stage, neff = bundle.with_name("stage.yaml"), bundle.with_name("x.neff")
+    stage, neff, here = (bundle.with_name(name) for name in ("stage.yaml", "x.neff", "runnable"))
+    one = runnable(made(), jaxlib=version("jaxlib"))
+    write_bundle(here, [one.new], one.blobs.__getitem__)
     stage.write_text(STAGE)
     interface = {"input": [("input0", 4)], "output": [("output0", 4)]}
     neff.write_bytes(neuronx_cc.neff(interface, {}))
-    return {"bundle": bundle, "stage": stage, "neff": neff}
+    named = {"bundle": bundle, "stage": stage, "neff": neff}
+    return named | {"runnable": here, "checkpoint": tiny_checkpoint}
 
 
-@pytest.mark.parametrize("line", LIGHT)  # add verify and check with them
+@pytest.mark.parametrize("line", LIGHT)  # add verify with it
 def test_command_stays_light(line, files):
     words = [word.format(**files) for word in line.split()]
     run = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from wanc import __version__
+from wanc.cli.check import check_command
 from wanc.cli.compile import compile_command
 from wanc.cli.diff import diff_command
 from wanc.cli.doctor import doctor_command
@@ -13,6 +14,7 @@ from wanc.cli.plan import plan_command
 from wanc.cli.run import run_command
 from wanc.cli.terminal import emit
 from wanc.cli.tiny import tiny_command
+from wanc.cli.weights import weights_app
 
 app = typer.Typer(
     name="wanc",
@@ -41,6 +43,8 @@ app.command("tiny")(tiny_command)
 app.command("plan")(plan_command)
 app.command("compile")(compile_command)
 app.command("inspect")(inspect_command)
+app.command("check")(check_command)
 app.command("diff")(diff_command)
 app.command("run")(run_command)
+app.add_typer(weights_app)
 app.command("doctor")(doctor_command)

@@ -11,9 +11,12 @@ import msgspec
 from wanc.bundle.config import ProgramRecord, VariantConfig
 from wanc.bundle.store import Bundle
 from wanc.errors import BundleError, RefusedError, RequestError, RunError, WeightsError
-from wanc.machine import free_memory, this_machine
+from wanc.machine import this_machine
 from wanc.plan.text_encoder import EMBEDDING_NAMES
+from wanc.processes.world import Alone, World
+from wanc.run.memory import memory_requirement
 from wanc.run.session import Session
+from wanc.runtime.requirement import Requirement, refuse, required, worst
 from wanc.runtime.runtime import TARGETS, Runtime, runtime_of
 from wanc.spec.checkpoint import read_checkpoint
 from wanc.spec.model import Model
@@ -41,14 +44,10 @@ def select_variant(
 
     Where variants of several models are left, the checkpoint's numbers decide.
     """
-    wanted = {
-        "shape": shape and str(Shape.parse(shape)),
-        "topology": topology and str(Topology.parse(topology)),
-        "precision": precision,
-    }
+    wanted = wanted_values(shape, topology, precision)
     configs = [variant.config for variant in bundle.variants]
-    fitting = [config for config in configs if _fits(config, wanted)]
-    found = [config for config in fitting if can_run(config)] or fitting
+    fitting = [config for config in configs if has_values(config, wanted)]
+    found = usable(fitting)
     if len({config.model.name for config in found}) > 1:
         model = read_model(checkpoint)
         found = [config for config in found if not differences(config.model, model)]
@@ -71,7 +70,19 @@ def select_variant(
     )
 
 
-def _fits(config: VariantConfig, wanted: dict[str, str | None]) -> bool:
+def wanted_values(
+    shape: str | None, topology: str | None, precision: str | None
+) -> dict[str, str | None]:
+    """What a variant must have, as its own texts write it; raises RequestError."""
+    return {
+        "shape": shape and str(Shape.parse(shape)),
+        "topology": topology and str(Topology.parse(topology)),
+        "precision": precision,
+    }
+
+
+def has_values(config: VariantConfig, wanted: dict[str, str | None]) -> bool:
+    """Whether the variant has every value that is given."""
     variant = config.variant
     return all(not value or str(getattr(variant, key)) == value for key, value in wanted.items())
 
@@ -81,41 +92,87 @@ def can_run(config: VariantConfig) -> bool:
     return config.stage == "compile" and config.variant.target in TARGETS
 
 
-def check_complete(bundle: Bundle, config: VariantConfig) -> None:
-    """Raise BundleError, with what would make it run, where the variant cannot."""
-    if can_run(config):
-        return
-    target = config.variant.target
-    what = "lacks executables" if target in TARGETS else f"is for target {target}"
-    other = "" if target in TARGETS else f" --target {TARGETS[0]}"
-    raise BundleError(
-        f"variant {config.variant} {what}, and this version runs {', '.join(TARGETS)}: "
-        f"`wanc compile --from {bundle.path}{other}` makes it run here"
-    )
+def usable(configs: list[VariantConfig]) -> list[VariantConfig]:
+    """Those that run here, an accelerator's before the CPU's; else complete ones, else all."""
+    complete = [config for config in configs if can_run(config)]
+    found = {}
+    for config in sorted(complete, key=lambda each: TARGETS.index(each.variant.target)):
+        v = config.variant
+        if runs_here(config):
+            found[v.shape, v.topology, v.precision, config.model.name] = config
+    return [*found.values()] or complete or configs
 
 
-def load(bundle: Bundle, config: VariantConfig, checkpoint: Path) -> Session:
-    """A session on this machine's engine; raises BundleError and WeightsError."""
-    check_complete(bundle, config)
+def runs_here(config: VariantConfig) -> bool:
+    """Whether this machine has what a complete variant needs."""
+    try:
+        return worst(runtime_of(config.variant.target).check(config)) != "incompatible"
+    except BundleError:  # what it needs is damaged
+        return False
+
+
+def variant_requirements(bundle: Bundle, config: VariantConfig) -> list[Requirement]:
+    """What a variant needs for this version to run it, whatever the machine."""
+    target, stage = config.variant.target, config.stage
+    how = "without --stop-after" if stage == "plan" else f"--from {bundle.path}"
+    to = "" if target in TARGETS else f" --target {TARGETS[0]}"
+    remedy = f"`wanc compile {how}{to}`"
+    if target in TARGETS[1:]:
+        remedy += f"; with --target {TARGETS[0]}, for any CPU"
+    return [
+        required("stage", "compile", stage, met=stage == "compile", remedy=remedy),
+        required("target", target, ", ".join(TARGETS), met=not to, remedy=remedy),
+        _world_size(config),
+    ]
+
+
+def _world_size(config: VariantConfig) -> Requirement:
+    """Mesh and programs are for as many ranks as the topology."""
+    ranks = config.variant.topology.ranks
+    programs = (record.program for record in config.programs)
+    counts = {each.name: each.replica_count for each in programs if each.ranks == "all"}
+    counts["the mesh"] = len(config.mesh.coordinates)
+    odd = [f"{name} is for {count}" for name, count in counts.items() if count != ranks]
+    found = ", ".join(odd) or f"{ranks} in mesh and programs"
+    remedy = "compile it again: its config is damaged"
+    return required("world size", str(ranks), found, met=not odd, remedy=remedy)
+
+
+def load(
+    bundle: Bundle, config: VariantConfig, checkpoint: Path, world: World | None = None
+) -> Session:
+    """A session on this machine's engine; raises BundleError and WeightsError.
+
+    world is the processes that share the ranks; this one alone, if none is given.
+    """
+    world = world or Alone()
+    refuse(variant_requirements(bundle, config))
     runtime = runtime_of(config.variant.target)
-    runtime.check_machine(config.requires)
+    refuse(runtime.check(config))
     components = open_checkpoint(config, checkpoint)
+    if runtime.in_host_memory:
+        check_memory(config, len(world.hosted(config.variant.topology.ranks)))
     programs = {record.program.name: record.program for record in config.programs}
-    executables = {r.program.name: read_executable(bundle, r, runtime) for r in config.programs}
+    executables = {
+        r.program.name: read_executable(bundle, r, runtime, config) for r in config.programs
+    }
     return Session(
         config=config,
-        engine=runtime.engine(config.variant.topology.ranks),
+        engine=runtime.engine(config, world),
+        world=world,
         components=components,
         read_executable=executables.__getitem__,
         casts=count_casts(components, config.schedule, programs),
     )
 
 
-def read_executable(bundle: Bundle, record: ProgramRecord, runtime: Runtime) -> bytes:
+def read_executable(
+    bundle: Bundle, record: ProgramRecord, runtime: Runtime, config: VariantConfig
+) -> bytes:
     """A program's verified executable, which this machine can run."""
-    assert record.executable is not None, "check_complete refuses a variant without"
+    assert record.executable is not None, "the stage says that there is one"
     data = bundle.read(record.executable)
-    runtime.check_executable(data, record.program.name)
+    runtime.check_executable(data, record.program, config)
     return data
 
 
@@ -160,8 +217,8 @@ def differences(ours: Model, theirs: Model) -> list[str]:
 
 def open_checkpoint(config: VariantConfig, checkpoint: Path) -> dict[str, Component]:
     """The components that the schedule takes weights from, checked against the ABI."""
-    names = list(dict.fromkeys(call.component for call in calls(config.schedule)))
-    components = open_components(checkpoint, names)
+    used = (call.component for call in calls(config.schedule))
+    components = open_components(checkpoint, list(dict.fromkeys(["text_encoder", *used])))
     programs = {record.program.name: record.program for record in config.programs}
     text = config.model.text_encoder
     table = Need(
@@ -169,20 +226,14 @@ def open_checkpoint(config: VariantConfig, checkpoint: Path) -> dict[str, Compon
     )
     needs = schedule_needs(config.schedule, programs)
     check_weights(components, [*needs, table], unused=UNUSED)
-    check_memory(config, needs)
     return components
 
 
-def check_memory(config: VariantConfig, needs: list[Need]) -> None:
+def check_memory(config: VariantConfig, hosted: int | None = None) -> None:
     """Raise RunError where the weights alone are more than the memory that is free.
 
-    All ranks are in this process and share equal shards, so each tensor counts once.
+    They are those of the ranks that this process hosts; of all, where no number is given.
     """
-    needed = sum(need.bytes for need in needs)
-    free, _ = free_memory(this_machine())
-    if free is not None and needed > free:
-        raise RunError(
-            f"variant {config.variant}: its weights take {needed / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB of memory are free: use a machine with more, "
-            "or a variant compiled with --precision bf16"
-        )
+    memory = memory_requirement(config, this_machine(), hosted)
+    if memory.verdict == "incompatible":
+        raise RunError(f"variant {config.variant}: {memory}")

@@ -23,17 +23,24 @@ import torch
 
 from bench.command_line import light_rows, lowering
 from bench.model import MODEL, SHAPE
-from wanc.bundle.store import open_bundle
 from wanc.cache import Cache
 from wanc.compile import compile_bundle
 from wanc.plan.plan import make_plan
+from wanc.processes.world import Alone
 from wanc.progress import Silent
-from wanc.run.load import fit_checkpoint, load
-from wanc.run.pipeline import decode, encode_prompts, predict_noise, prepare, sample
+from wanc.run.outputs import Files
+from wanc.run.pipeline import (
+    Loaded,
+    decode,
+    encode_prompts,
+    load_variant,
+    make_job,
+    predict_noise,
+    sample,
+)
 from wanc.run.prompt import Tokenizer
-from wanc.run.record import Stopwatch
-from wanc.run.request import RunRequest, sampling_values
-from wanc.run.sampler import SamplingValues, draw_noise
+from wanc.run.request import LoadRequest, RunRequest, SamplingValues, sampling_values
+from wanc.run.sampler import draw_noise
 from wanc.run.session import Session
 from wanc.spec.presets import NEGATIVE_PROMPT
 from wanc.spec.shape import Shape
@@ -86,10 +93,10 @@ def compiled(folder: Path, checkpoint: Path) -> tuple[Path, float]:
 
 
 def step_row(
-    session: Session, request: RunRequest, values: SamplingValues, pipe: Any
+    session: Session, tokenizer: Tokenizer, values: SamplingValues, pipe: Any
 ) -> dict[str, float]:
     """One guided DiT step: both branches of one expert."""
-    prompts = [Tokenizer(request.weights)(text) for text in (PROMPT, NEGATIVE_PROMPT)]
+    prompts = [tokenizer(text) for text in (PROMPT, NEGATIVE_PROMPT)]
     state: Any = {}
     with torch.no_grad():
         embeddings = torch.from_numpy(encode_prompts(session, prompts, values, state))
@@ -136,15 +143,14 @@ def decode_row(session: Session, pipe: Any) -> dict[str, float]:
     return {"wanc": ours, "diffusers": eager}
 
 
-def generation_row(
-    session: Session, request: RunRequest, values: SamplingValues, pipe: Any
-) -> dict[str, float]:
+def generation_row(loaded: Loaded, request: RunRequest, pipe: Any) -> dict[str, float]:
     """Prompt to pixels, everything loaded and warm."""
-    tokenizer = Tokenizer(request.weights)
     shape = Shape.parse(SHAPE)
+    job = make_job(loaded, request, Files(), Silent())
+    values = job.values
 
     def wanc() -> object:
-        return sample(session, tokenizer, request, values, Stopwatch(), Silent())
+        return sample(loaded, job)
 
     def theirs() -> object:
         return pipe(
@@ -163,13 +169,13 @@ def generation_row(
     return {"wanc": ours, "diffusers": eager}
 
 
-def start_row(request: RunRequest, values: SamplingValues, folder: Path) -> dict[str, float]:
+def start_row(load: LoadRequest, values: SamplingValues, folder: Path) -> dict[str, float]:
     """A new process from its start to its mp4."""
-    both = ["--weights", str(request.weights), "--prompt", PROMPT, "--shape", SHAPE]
+    both = ["--weights", str(load.weights), "--prompt", PROMPT, "--shape", SHAPE]
     both += ["--steps", str(STEPS), "--seed", str(SEED)]
     both += ["--guidance", f"high={values.guidance_high},low={values.guidance_low}"]
     peers = [
-        [*("wanc", "run", *both), *("--bundle", str(request.bundle), "-o", str(folder / "v.mp4"))],
+        [*("wanc", "run", *both), *("--bundle", str(load.bundle), "-o", str(folder / "v.mp4"))],
         ["bench.diffusers_run", *both, "--fps", str(values.fps), "-o", str(folder / "d.mp4")],
     ]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
@@ -192,27 +198,19 @@ def main() -> None:
         checkpoint = folder / "checkpoint"
         write_tiny_checkpoint(checkpoint, model=MODEL)
         bundle, compile_s = compiled(folder, checkpoint)
-        opened = open_bundle(bundle)
         pipe = WanPipeline.from_pretrained(checkpoint)
         pipe.set_progress_bar_config(disable=True)
-        request = RunRequest(
-            bundle=bundle,
-            weights=checkpoint,
-            prompt=PROMPT,
-            output=folder / "v.mp4",
-            steps=STEPS,
-            seed=SEED,
-        )
-        config = fit_checkpoint(opened.variants[0].config, checkpoint)
-        values = sampling_values(request, config)
-        with closing(load(opened, config, checkpoint)) as session:
-            prepare(session, Silent())
+        load = LoadRequest(bundle=bundle, weights=checkpoint)
+        request = RunRequest(prompt=PROMPT, steps=STEPS, seed=SEED)
+        with closing(load_variant(load, Alone(), Silent())) as loaded:
+            session = loaded.session
+            values = sampling_values(request, session.config)
             rows = {
-                "DiT step, two branches": step_row(session, request, values, pipe),
+                "DiT step, two branches": step_row(session, loaded.tokenizer, values, pipe),
                 "VAE decode": decode_row(session, pipe),
-                "generate, warm": generation_row(session, request, values, pipe),
+                "generate, warm": generation_row(loaded, request, pipe),
             }
-        rows["start to mp4"] = start_row(request, values, folder)
+        rows["start to mp4"] = start_row(load, values, folder)
         commands = light_rows(bundle)
     show(rows, compile_s)
     show_commands(commands, lowered)

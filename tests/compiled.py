@@ -8,18 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wanc.api import Processes, run_to_file
 from wanc.bundle.store import open_bundle
 from wanc.cache import Cache
 from wanc.compile import compile_bundle
 from wanc.plan.plan import Plan, make_plan
-from wanc.progress import Silent
+from wanc.progress import Progress, Silent
 from wanc.run import pipeline
 from wanc.run.feeds import vae_latents
 from wanc.run.load import load
-from wanc.run.pipeline import Generation
+from wanc.run.outputs import Files
+from wanc.run.pipeline import Generation, Job, Loaded
 from wanc.run.prompt import Tokenizer
 from wanc.run.record import Stopwatch
-from wanc.run.request import Guidance, RunRequest, sampling_values
+from wanc.run.request import Guidance, LoadRequest, RunRequest, sampling_values
 from wanc.run.session import Session
 from wanc.spec.model import Model
 from wanc.spec.presets import NEGATIVE_PROMPT, TINY
@@ -113,10 +115,8 @@ class Wanc:
     def request(self, **changed: Any) -> RunRequest:
         """The request that parity tests make."""
         values: dict[str, Any] = {
-            "bundle": self.folder,
-            "weights": self.checkpoint,
             "prompt": PROMPT,
-            "output": self.folder / "unused.mp4",
+            "negative": NEGATIVE_PROMPT,
             "steps": STEPS,
             "seed": SEED,
             "guidance": Guidance(high=4.0, low=3.0),
@@ -125,10 +125,48 @@ class Wanc:
 
     def sample(self, session: Session, **changed: Any) -> Generation:
         """Generate with a session."""
+        loaded = Loaded(
+            bundle=None,
+            session=session,
+            tokenizer=Tokenizer(self.checkpoint),
+            vae_ranks=None,
+            seconds=0.0,
+        )
+        return pipeline.sample(loaded, self.job(session, **changed))
+
+    def job(self, session: Session, **changed: Any) -> Job:
+        """A generation with a session."""
         request = self.request(**changed)
-        values = sampling_values(request, session.config)
-        tokenizer = Tokenizer(self.checkpoint)
-        return pipeline.sample(session, tokenizer, request, values, Stopwatch(), Silent())
+        return Job(
+            request=request,
+            values=sampling_values(request, session.config),
+            files=Files(),
+            clock=Stopwatch(),
+            progress=Silent(),
+        )
+
+    def generate(
+        self,
+        bundle: Path,
+        output: Path,
+        *,
+        weights: Path | None = None,
+        latents: Path | None = None,
+        progress: Progress | None = None,
+        processes: int | None = None,
+        **changed: Any,
+    ) -> dict[str, Any]:
+        """Run a bundle's only variant to an mp4; returns the record."""
+        record = run_to_file(
+            LoadRequest(bundle=bundle, weights=weights or self.checkpoint),
+            self.request(**changed),
+            Processes(count=processes),
+            progress or Silent(),
+            output=output,
+            latents=latents,
+        )
+        assert record is not None
+        return record
 
     def generation(self, *bundle: Any, **how: Any) -> Generation:
         """Compile where needed, and generate."""
@@ -142,10 +180,9 @@ class Wanc:
     def latents(self, bundle: Path, **changed: Any) -> Tensor:
         """Load, encode the prompts and denoise: a generation without its decode."""
         session, state = self.session(bundle), {}
-        values = sampling_values(self.request(**changed), session.config)
         try:
             self._encode(session, state, **changed)
-            return pipeline.denoise(session, values, state, Stopwatch(), Silent())
+            return pipeline.denoise(session, self.job(session, **changed), state)
         finally:
             session.engine.close()
 

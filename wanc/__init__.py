@@ -24,4 +24,20 @@ Shape letters, as suffixes of tensor names (``x_BLD``): B batch, C channels, F l
 H W latent rows and columns, L tokens, D model width, N heads, K head width, T text tokens.
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wanc.api import Pipeline as Pipeline
+    from wanc.api import Video as Video
+    from wanc.api import load as load
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """The Python API, imported where it is used."""
+    if name in ("Pipeline", "Video", "load"):
+        from wanc import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

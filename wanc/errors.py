@@ -6,6 +6,7 @@ WancError
 ├── ToolchainError    4  lower, targets: a compiler or tool is missing or failed
 ├── BundleError       5  bundle, runtime, run, compile: a bundle is damaged, or does not fit here
 └── RunError          6  run, runtime, bundle, cache: a run failed, a file cannot be written
+    ├── LostError     6  processes, runtime: another process of the run is gone
     └── WeightsError  6  weights, run: a checkpoint does not fit the bundle, or is damaged
 """
 
@@ -44,6 +45,10 @@ class RunError(WancError):
     """A run failed."""
 
     exit_code = 6
+
+
+class LostError(RunError):
+    """Another process, or the way to it, is gone: what follows from a failure, seldom its cause."""
 
 
 class WeightsError(RunError):

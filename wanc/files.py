@@ -9,6 +9,8 @@ from types import TracebackType
 UNFINISHED = ".new-"
 """How names of unfinished files begin; a killed process may leave some."""
 
+_unfinished: set[Path] = set()
+
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file by an atomic rename; raises OSError and then leaves nothing behind."""
@@ -34,6 +36,7 @@ class Reserved:
         os.close(handle)
         self.path = path
         self.temporary = Path(name)
+        _unfinished.add(self.temporary)
 
     def __enter__(self) -> "Reserved":
         return self
@@ -45,16 +48,28 @@ class Reserved:
         trace: TracebackType | None,
     ) -> None:
         self.temporary.unlink(missing_ok=True)
+        _unfinished.discard(self.temporary)
 
     def fill(self, write: Callable[[Path], object]) -> None:
         """Let write fill the temporary file."""
         write(self.temporary)
-        with self.temporary.open("rb") as written:
-            os.fsync(written.fileno())  # else a power cut may leave the name and no bytes
 
     def commit(self) -> None:
         """Give the file its name, with the permissions of any new file."""
-        umask = os.umask(0)
-        os.umask(umask)
-        self.temporary.chmod(0o666 & ~umask)
-        self.temporary.replace(self.path)
+        give_name(self.temporary, self.path)
+
+
+def give_name(temporary: Path, path: Path) -> None:
+    """Rename a finished file, over an earlier one, with the permissions of any new file."""
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())  # else a power cut may leave the name and no bytes
+    umask = os.umask(0)
+    os.umask(umask)
+    temporary.chmod(0o666 & ~umask)
+    temporary.replace(path)
+
+
+def discard_unfinished() -> None:
+    """Remove every unfinished file of this process, which is about to end without a word."""
+    for temporary in _unfinished:
+        temporary.unlink(missing_ok=True)

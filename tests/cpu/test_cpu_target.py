@@ -16,12 +16,13 @@ import pytest
 from jaxlib import xla_client
 from jaxlib.mlir import ir
 
-from tests.artifacts import artifact, parsed
+from tests.artifacts import artifact, interface_of, parsed
 from tests.programs import replicas
 from wanc.bundle.x86 import ISAS, machine_flags, missing_features
 from wanc.bundle.xla_cpu import canonical, check_features, object_files, target_of
 from wanc.digest import of_bytes, of_json
 from wanc.errors import RefusedError, ToolchainError
+from wanc.runtime.engine import Interface, TensorType
 from wanc.targets import cpu
 from wanc.targets.cpu import CpuTarget
 from wanc.targets.cpu_layout import reshaped_order
@@ -57,6 +58,12 @@ def block() -> bytes:
     return CpuTarget().compile(replicas(2), artifact(BLOCK))
 
 
+X, W, Y = (
+    TensorType(shape=shape, dtype=np.dtype(np.float32)) for shape in ((4, 96), (96, 80), (4, 80))
+)
+OF_BLOCK = Interface(name="block", parameters=(X, W), results=(Y,))
+
+
 # --- what an executable is ------------------------------------------------------------------------
 
 
@@ -74,7 +81,7 @@ def test_executable_loads_and_runs(block: bytes):
     xs = chance.standard_normal((2, 4, 96), np.float32)
     ws = chance.standard_normal((2, 96, 80), np.float32) / 10
     engine = CpuEngine(2)
-    loaded = engine.load(block, ranks=(0, 1))
+    loaded = engine.load(block, OF_BLOCK, ranks=(0, 1))
     inputs = [engine.put(list(shards), ranks=(0, 1)) for shards in (xs, ws)]
     (result,) = engine.call(loaded, inputs)
     y = np.einsum("rik,rkj->rij", xs, ws)
@@ -259,7 +266,7 @@ def run(module: Any, inputs: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[
     devices = xla_client.DeviceList(tuple(client.local_devices()))
     executable = client.compile_and_load(module, devices, xla_client.CompileOptions())
     engine = CpuEngine(1)
-    loaded = engine.load(executable.serialize(), ranks=(0,))
+    loaded = engine.load(executable.serialize(), interface_of(executable), ranks=(0,))
     results = engine.call(loaded, [engine.put([array], ranks=(0,)) for array in inputs])
     return [engine.fetch(result, rank=0) for result in results]
 

@@ -16,7 +16,7 @@ from jaxlib import _profiler, xla_client
 
 from wanc.errors import BundleError, RunError
 from wanc.runtime.cpu import CpuEngine
-from wanc.runtime.engine import TensorType
+from wanc.runtime.engine import Interface, TensorType
 
 RANKS = (0, 1, 2, 3)
 F32 = np.dtype(np.float32)
@@ -71,6 +71,28 @@ module @large {
   }
 }
 """
+
+
+def interface(name: str, parameters: str, results: str, *aliases: tuple[int, int]) -> Interface:
+    """Of tensors written as ``float32[4] int32[2]``."""
+
+    def types(text: str) -> tuple[TensorType, ...]:
+        parts = [each.rstrip("]").split("[") for each in text.split()]
+        return tuple(
+            TensorType(shape=tuple(int(n) for n in shape.split(",") if n), dtype=np.dtype(dtype))
+            for dtype, shape in parts
+        )
+
+    return Interface(
+        name=name, parameters=types(parameters), results=types(results), aliases=aliases
+    )
+
+
+OF_SUM = interface("sum", "float32[4] float32[]", "float32[4] float32[4] float32[]")
+_ALL = "bfloat16[2,3] bool[5] int32[2]"
+OF_TYPES = interface("types", _ALL, _ALL)
+OF_CACHE = interface("cache", "float32[1024] float32[1024]", "float32[1024] float32[1024]", (1, 1))
+OF_LARGE = interface("large", "float32[4]", "float32[1000000000000,4]")
 
 
 class Compiler:
@@ -141,11 +163,7 @@ def test_every_rank_has_its_own_data(engine):
 
 
 def test_collectives_over_four_ranks(engine, sum_bytes):
-    loaded = engine.load(sum_bytes, ranks=RANKS)
-    vector, scalar = TensorType(shape=(4,), dtype=F32), TensorType(shape=(), dtype=F32)
-    assert loaded.parameters == (vector, scalar)
-    assert loaded.results == (vector, vector, scalar)
-    assert loaded.donated == ()
+    loaded = engine.load(sum_bytes, OF_SUM, ranks=RANKS)
     inputs = [engine.put(rows(), ranks=RANKS), engine.put(scalars(), ranks=RANKS)]
     pair, following, double = engine.call(loaded, inputs)
     for rank in RANKS:
@@ -158,7 +176,7 @@ def test_collectives_over_four_ranks(engine, sum_bytes):
 
 
 def test_results_are_inputs_of_the_next_call(engine, sum_bytes):
-    loaded = engine.load(sum_bytes, ranks=RANKS)
+    loaded = engine.load(sum_bytes, OF_SUM, ranks=RANKS)
     row, scalar = engine.put(rows(), ranks=RANKS), engine.put(scalars(), ranks=RANKS)
     for _ in range(20):
         _, row, scalar = engine.call(loaded, [row, scalar])
@@ -169,7 +187,7 @@ def test_results_are_inputs_of_the_next_call(engine, sum_bytes):
 
 
 def test_every_dtype_that_programs_use(engine, compiler):
-    loaded = engine.load(compiler(TYPES, 4), ranks=RANKS)
+    loaded = engine.load(compiler(TYPES, 4), OF_TYPES, ranks=RANKS)
     halves = [np.full((2, 3), rank, ml_dtypes.bfloat16) for rank in RANKS]
     flags = [np.arange(5) > rank for rank in RANKS]
     counts = [np.array([rank, -rank], np.int32) for rank in RANKS]
@@ -183,8 +201,8 @@ def test_every_dtype_that_programs_use(engine, compiler):
 
 
 def test_donated_input_is_consumed_and_its_memory_reused(engine, cache_bytes):
-    loaded = engine.load(cache_bytes, ranks=(0,))
-    assert loaded.donated == (1,)
+    loaded = engine.load(cache_bytes, OF_CACHE, ranks=(0,))
+    assert OF_CACHE.donated == (1,)
     x = engine.put([aligned_ones(1024)], ranks=(0,))
     _, cache = engine.call(loaded, [x, engine.put([aligned_ones(1024)], ranks=(0,))])
     engine.wait([cache])
@@ -204,7 +222,7 @@ def test_donated_input_is_consumed_and_its_memory_reused(engine, cache_bytes):
 
 
 def test_donation_leaves_the_shared_host_array_alone(engine, compiler):
-    loaded = engine.load(compiler(CACHE, 4), ranks=RANKS)
+    loaded = engine.load(compiler(CACHE, 4), OF_CACHE, ranks=RANKS)
     host = aligned_ones(1024)
     cache, x = engine.put([host] * 4, ranks=RANKS), engine.put([host] * 4, ranks=RANKS)
     _, after = engine.call(loaded, [x, cache])
@@ -213,7 +231,7 @@ def test_donation_leaves_the_shared_host_array_alone(engine, compiler):
 
 
 def test_one_replica_program_on_rank_2(engine, cache_bytes):
-    loaded = engine.load(cache_bytes, ranks=(2,))
+    loaded = engine.load(cache_bytes, OF_CACHE, ranks=(2,))
     ones = aligned_ones(1024)
     buffers = [engine.put([ones * factor], ranks=[2]) for factor in (2, 3)]
     product, total = engine.call(loaded, buffers)
@@ -272,7 +290,7 @@ def test_put_names_what_does_not_fit(engine, shards, ranks, message):
 
 def test_call_names_every_input_that_does_not_fit(engine, sum_bytes):
     """XLA would run the first and crash the process on the others."""
-    loaded = engine.load(sum_bytes, ranks=RANKS)
+    loaded = engine.load(sum_bytes, OF_SUM, ranks=RANKS)
     row, scalar = engine.put(rows(), ranks=RANKS), engine.put(scalars(), ranks=RANKS)
     integers = engine.put([row.astype(np.int32) for row in rows()], ranks=RANKS)
     with pytest.raises(RunError, match=r"call of sum.*input 0 is int32\[4\], needs float32\[4\]$"):
@@ -294,7 +312,7 @@ def test_call_names_every_input_that_does_not_fit(engine, sum_bytes):
 
 
 def test_wide_shards_are_refused_not_narrowed(engine, sum_bytes):
-    loaded = engine.load(sum_bytes, ranks=RANKS)
+    loaded = engine.load(sum_bytes, OF_SUM, ranks=RANKS)
     wide = engine.put([row.astype(np.float64) for row in rows()], ranks=RANKS)
     with pytest.raises(RunError, match=r"input 0 is float64\[4\], needs float32\[4\]"):
         engine.call(loaded, [wide, engine.put(scalars(), ranks=RANKS)])
@@ -303,7 +321,7 @@ def test_wide_shards_are_refused_not_narrowed(engine, sum_bytes):
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_failed_execution_is_a_run_error(engine, compiler, replicas):
     ranks = RANKS[:replicas]
-    loaded = engine.load(compiler(TOO_LARGE, replicas), ranks=ranks)
+    loaded = engine.load(compiler(TOO_LARGE, replicas), OF_LARGE, ranks=ranks)
     row = engine.put(rows()[:replicas], ranks=ranks)
     with pytest.raises(RunError, match="Out of memory"):
         engine.wait(engine.call(loaded, [row]))
@@ -311,8 +329,8 @@ def test_failed_execution_is_a_run_error(engine, compiler, replicas):
 
 def test_failed_call_stops_the_next(engine, compiler, sum_bytes):
     """Without a wait between them XLA would hang."""
-    failing = engine.load(compiler(TOO_LARGE, 4), ranks=RANKS)
-    sound = engine.load(sum_bytes, ranks=RANKS)
+    failing = engine.load(compiler(TOO_LARGE, 4), OF_LARGE, ranks=RANKS)
+    sound = engine.load(sum_bytes, OF_SUM, ranks=RANKS)
     row, scalar = engine.put(rows(), ranks=RANKS), engine.put(scalars(), ranks=RANKS)
     engine.call(failing, [row])
     with pytest.raises(RunError, match=r"an earlier call failed: .*Out of memory"):
@@ -324,15 +342,35 @@ def test_failed_call_stops_the_next(engine, compiler, sum_bytes):
 def test_damaged_executable_is_a_bundle_error(engine, sum_bytes, damage):
     data = sum_bytes[: len(sum_bytes) // 2] if damage == "half" else damage
     with pytest.raises(BundleError, match=f"{len(data)} bytes are not an executable of XLA:CPU"):
-        engine.load(data, ranks=RANKS)
+        engine.load(data, OF_SUM, ranks=RANKS)
 
 
 def test_replicas_must_be_the_ranks(engine, sum_bytes, cache_bytes):
     for ranks in [(0,), (0, 1)]:
         with pytest.raises(BundleError, match=f"sum is compiled for 4 replicas.*{len(ranks)} ran"):
-            engine.load(sum_bytes, ranks=ranks)
+            engine.load(sum_bytes, OF_SUM, ranks=ranks)
     with pytest.raises(BundleError, match=r"cache is compiled for 1 replicas.*4 ranks"):
-        engine.load(cache_bytes, ranks=RANKS)
+        engine.load(cache_bytes, OF_CACHE, ranks=RANKS)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            interface("sum", "float32[4] float32[4]", "float32[4] float32[4] float32[]"),
+            "parameters",
+        ),
+        (interface("sum", "float32[4] float32[]", "float32[4] float32[4] int32[]"), "results"),
+        (interface("sum", "float32[4] float32[]", "float32[4]"), "results"),
+        (
+            interface("sum", "float32[4] float32[]", "float32[4] float32[4] float32[]", (1, 2)),
+            "memo",
+        ),
+    ],
+)
+def test_an_executable_of_another_interface_is_a_bundle_error(engine, sum_bytes, other, said):
+    with pytest.raises(BundleError, match=f"executable sum .*{said}.*the bundle says"):
+        engine.load(sum_bytes, other, ranks=RANKS)
 
 
 def test_one_rank_gets_the_threads_that_programs_are_split_for(monkeypatch):
@@ -354,11 +392,11 @@ def test_one_rank_gets_the_threads_that_programs_are_split_for(monkeypatch):
 
 def test_closed_engine_refuses(sum_bytes):
     engine = CpuEngine(len(RANKS))
-    loaded = engine.load(sum_bytes, ranks=RANKS)
+    loaded = engine.load(sum_bytes, OF_SUM, ranks=RANKS)
     inputs = [engine.put(rows(), ranks=RANKS), engine.put(scalars(), ranks=RANKS)]
     engine.close()
     for use in (
-        lambda: engine.load(sum_bytes, ranks=RANKS),
+        lambda: engine.load(sum_bytes, OF_SUM, ranks=RANKS),
         lambda: engine.put(rows(), ranks=RANKS),
         lambda: engine.call(loaded, inputs),
     ):
@@ -374,7 +412,7 @@ def test_compile_count_counts_any_compile_and_no_load(engine, compiler, sum_byte
     with pytest.raises(RuntimeError):
         compiler("not a program", 1)
     assert engine.compile_count == 2  # an attempt is a call of the compiler
-    engine.load(sum_bytes, ranks=RANKS)
+    engine.load(sum_bytes, OF_SUM, ranks=RANKS)
     assert engine.compile_count == 2
 
 
@@ -387,7 +425,7 @@ def test_xla_itself_traces_no_compile_while_loading_and_calling(engine, compiler
         return [name for name in names if not name.startswith("$")]  # those are Python's
 
     def load_and_call() -> None:
-        loaded = engine.load(sum_bytes, ranks=RANKS)
+        loaded = engine.load(sum_bytes, OF_SUM, ranks=RANKS)
         inputs = [engine.put(rows(), ranks=RANKS), engine.put(scalars(), ranks=RANKS)]
         engine.wait(engine.call(loaded, inputs))
 
@@ -403,8 +441,11 @@ sys.modules.update(jax=None, torch=None)
 from pathlib import Path
 import numpy as np
 from wanc.runtime.cpu import CpuEngine
+from wanc.runtime.engine import Interface, TensorType
 engine = CpuEngine(4)
-loaded = engine.load(Path(sys.argv[1]).read_bytes(), ranks=(0, 1, 2, 3))
+vector, scalar = (TensorType(shape=shape, dtype=np.dtype(np.float32)) for shape in ((4,), ()))
+of_sum = Interface(name="sum", parameters=(vector, scalar), results=(vector, vector, scalar))
+loaded = engine.load(Path(sys.argv[1]).read_bytes(), of_sum, ranks=(0, 1, 2, 3))
 rows = [np.arange(4, dtype=np.float32) + 10 * rank for rank in range(4)]
 scalars = [np.array(rank, np.float32) for rank in range(4)]
 inputs = [engine.put(shards, ranks=range(4)) for shards in (rows, scalars)]

@@ -19,7 +19,6 @@ from wanc.cli import main
 from wanc.compile import finish_bundle
 from wanc.errors import BundleError, RefusedError
 from wanc.progress import Silent
-from wanc.run.pipeline import generate
 from wanc.targets.cpu import CpuTarget
 
 SHAPE, TOPOLOGY = "208x128x5", "tp2-cp2-cfg2"
@@ -58,9 +57,9 @@ def lowered(wanc: Wanc, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def video(wanc: Wanc, bundle: Path, folder: Path) -> bytes:
-    request = wanc.request(bundle=bundle, output=folder / f"{bundle.name}.mp4", steps=2)
-    generate(request, Silent())
-    return request.output.read_bytes()
+    output = folder / f"{bundle.name}.mp4"
+    wanc.generate(bundle, output, steps=2)
+    return output.read_bytes()
 
 
 def test_a_lowered_bundle_says_so(wanc: Wanc, lowered: Path, capsys: Any) -> None:

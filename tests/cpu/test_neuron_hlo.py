@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jaxlib import _hlo, _jax, xla_client
 
-from tests.cpu.test_cpu_target import artifact
+from tests.artifacts import artifact, interface_of
 from tests.doubles import neuronx_cc
 from wanc.errors import ToolchainError
 from wanc.runtime.cpu import CpuEngine
@@ -98,7 +98,7 @@ def run(hlo: bytes, inputs: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, 
     module = _jax.mlir.xla_computation_to_mlir_module(computation(hlo))
     compiled = client.compile_and_load(module, xla_client.DeviceList(devices), options)
     engine = CpuEngine(len(ranks))
-    loaded = engine.load(compiled.serialize(), ranks=ranks)
+    loaded = engine.load(compiled.serialize(), interface_of(compiled), ranks=ranks)
     results = engine.call(loaded, [engine.put(list(array), ranks=ranks) for array in inputs])
     fetched = [np.stack([engine.fetch(each, rank=rank) for rank in ranks]) for each in results]
     engine.close()

@@ -14,8 +14,7 @@ from tests.compiled import tiny_plan
 from tests.cpu.conftest import PROMPT, SEED, STEPS
 from tests.cpu.test_parity import WHOLE
 from wanc.errors import WeightsError
-from wanc.progress import Silent
-from wanc.run.pipeline import decoding_ranks, generate, token_embeddings
+from wanc.run.pipeline import decoding_ranks, token_embeddings
 from wanc.run.prompt import PromptTokens
 from wanc.spec.presets import NEGATIVE_PROMPT, TINY
 
@@ -104,23 +103,20 @@ def test_compile_and_run_equals_load_and_run(wanc: Any) -> None:
 def test_latents_are_saved_and_profile_runs_twice(wanc: Any, tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
-    request = wanc.request(
-        bundle=wanc.bundle(WHOLE, "tp1"),
-        output=tmp_path / "v.mp4",
-        save_latents=tmp_path / "l.safetensors",
+    record = wanc.generate(
+        wanc.bundle(WHOLE, "tp1"),
+        tmp_path / "v.mp4",
+        latents=tmp_path / "l.safetensors",
         profile=True,
     )
-    record = generate(request, Silent())
-    assert len(record.steps) == STEPS
+    assert len(record["steps"]) == STEPS
     latents = load_file(tmp_path / "l.safetensors")["latents"]
     assert np.array_equal(latents, wanc.generation(WHOLE, "tp1").latents)
 
 
 def test_noise_is_the_same_for_every_topology(wanc: Any, tmp_path: Path) -> None:
     digests = {
-        generate(
-            wanc.request(bundle=wanc.bundle(WHOLE, topology), output=tmp_path / "v.mp4"), Silent()
-        ).noise
+        wanc.generate(wanc.bundle(WHOLE, topology), tmp_path / "v.mp4")["noise"]
         for topology in ("tp1", "tp2-cp2-cfg2")
     }
     assert len(digests) == 1

@@ -18,8 +18,7 @@ from tests.cpu.test_parity import MASKED
 from tests.field.test_sampler import Notes
 from wanc.bundle.store import NewVariant, config_blobs, open_bundle, write_bundle
 from wanc.errors import BundleError
-from wanc.progress import Silent
-from wanc.run import pipeline, session
+from wanc.run import session
 from wanc.weights.needs import schedule_needs
 
 pytestmark = pytest.mark.xdist_group("field-run")
@@ -42,9 +41,8 @@ def test_executables_for_another_number_of_ranks_are_refused(wanc, tmp_path, mon
         tmp_path / "b", [NewVariant(config=mixed, executable_type="executable")], blobs.__getitem__
     )
     monkeypatch.setattr(session, "read_shards", lambda *_: pytest.fail("weights were read"))
-    request = wanc.request(bundle=tmp_path / "b", output=tmp_path / "v.mp4")
     with pytest.raises(BundleError, match="compiled for 2 replicas, but 1 ranks are to run it"):
-        pipeline.generate(request, Silent())
+        wanc.generate(tmp_path / "b", tmp_path / "v.mp4")
 
 
 def test_a_bundle_that_was_moved_and_renamed_runs(wanc, tmp_path):
@@ -103,10 +101,10 @@ def test_checkpoint_of_another_dtype_runs_and_the_run_says_so(wanc, bf16_checkpo
         bundle = wanc.bundle(MASKED, "tp1", precision)
         for stored, weights in (("fp32", wanc.checkpoint), ("bf16", bf16_checkpoint)):
             said, output = Notes(), tmp_path / f"{precision}-{stored}.mp4"
-            request = wanc.request(bundle=bundle, weights=weights, output=output, steps=1)
-            made = casts[precision, stored] = pipeline.generate(request, said).casts
+            record = wanc.generate(bundle, output, weights=weights, progress=said, steps=1)
+            made = casts[precision, stored] = record["casts"]
             told = [f"weights: {count} tensors cast from {what}" for what, count in made.items()]
-            assert said.lines[1:] == told
+            assert said.lines == [f"variant t2v {MASKED} tp1 {precision} cpu", *told, "seed 1"]
     config = open_bundle(wanc.bundle(MASKED, "tp1")).variants[0].config
     programs = {record.program.name: record.program for record in config.programs}
     count = len(schedule_needs(config.schedule, programs))

@@ -5,7 +5,6 @@ Each test names the public report that it retells.
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,7 +31,7 @@ SHOWS = 100 * LATENT_TOLERANCE
 
 def values(**given):
     """The sampling values of a run of the published model."""
-    request = RunRequest(bundle=Path("b"), weights=Path("w"), prompt="", output=Path("o.mp4"))
+    request = RunRequest(prompt="", seed=1)
     return sampling_values(replace(request, **given), SimpleNamespace(model=WAN22_T2V_A14B))
 
 
@@ -110,10 +109,10 @@ def test_each_expert_has_its_own_guidance(wanc, tmp_path):
     bundle = wanc.bundle(MASKED, "tp1")
     low, high = Guidance(high=3.0, low=4.0), Guidance(high=4.0, low=3.0)
     assert difference(*(wanc.latents(bundle, guidance=g) for g in (low, high))) > SHOWS
-    request = wanc.request(bundle=bundle, output=tmp_path / "v.mp4", guidance=low)
-    record = pipeline.generate(request, Silent())
-    assert (record.sampling["guidance_high"], record.sampling["guidance_low"]) == (3.0, 4.0)
-    assert [step["expert"] for step in record.steps] == ["high_noise"] * 3 + ["low_noise"]
+    record = wanc.generate(bundle, tmp_path / "v.mp4", guidance=low)
+    sampling = record["sampling"]
+    assert (sampling["guidance_high"], sampling["guidance_low"]) == (3.0, 4.0)
+    assert [step["expert"] for step in record["steps"]] == ["high_noise"] * 3 + ["low_noise"]
 
 
 def test_latents_of_every_step_are_diffusers_own(wanc, diffusers_result, monkeypatch):
@@ -163,10 +162,10 @@ def test_values_not_given_are_said_recorded_and_repeat(wanc, tmp_path):
     vllm-omni (source): an omitted negative prompt is the official text, not an empty one.
     """
     bundle, said = wanc.bundle(MASKED, "tp1"), Notes()
-    request = wanc.request(bundle=bundle, output=tmp_path / "v.mp4", steps=1, seed=None)
-    drawn = pipeline.generate(request, said)
-    seed = drawn.sampling["seed"]
-    assert said.lines == [f"variant t2v {MASKED} tp1 fp32 cpu; seed {seed}"]
-    again, other = (pipeline.generate(replace(request, seed=s), Silent()) for s in (seed, seed ^ 1))
-    assert again.noise == drawn.noise != other.noise
-    assert drawn.negative_prompt == NEGATIVE_PROMPT
+    video, given = tmp_path / "v.mp4", {"steps": 1, "negative": None}
+    drawn = wanc.generate(bundle, video, progress=said, seed=None, **given)
+    seed = drawn["sampling"]["seed"]
+    assert said.lines == [f"variant t2v {MASKED} tp1 fp32 cpu", f"seed {seed}"]
+    again, other = (wanc.generate(bundle, video, seed=s, **given) for s in (seed, seed ^ 1))
+    assert again["noise"] == drawn["noise"] != other["noise"]
+    assert drawn["negative_prompt"] == NEGATIVE_PROMPT

@@ -1,18 +1,20 @@
 """Imports point one way: a module may import only names in a layer above its own."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "wanc"
 LAYERS = [
     {"arrays", "errors", "digest", "files", "machine", "progress", "tiny_weights", "kernels"},
-    {"spec", "cache"},
+    {"spec", "cache", "processes"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
     {"trace", "runtime", "targets"},
     {"lower", "run"},
     {"build"},
-    {"compile", "doctor"},
+    {"compile", "doctor", "api", "worker"},
     {"cli"},
     {"__main__"},
 ]
@@ -20,9 +22,12 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY = {  # who may import it, where the layer alone is too wide
     "kernels": {"lower"},
     "model": {"trace", "lower"},
-    "runtime": {"run"},
+    "processes": {"runtime", "run", "api", "worker", "cli"},
+    "runtime": {"run", "api"},
     "weights": {"run"},
-    "run": {"cli"},
+    "run": {"api", "worker", "cli"},
+    "api": {"cli"},
+    "worker": set(),  # a process of its own
     "doctor": {"cli"},
     "targets": {"build", "compile", "cli"},
     "tiny": {"cli"},
@@ -31,7 +36,7 @@ ONLY = {  # who may import it, where the layer alone is too wide
 }
 NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
-    for side in ("run", "runtime", "bundle", "weights")
+    for side in ("run", "runtime", "bundle", "weights", "processes", "api", "worker")
 }  # the run side knows only the bundle
 
 
@@ -68,8 +73,11 @@ def test_imports_point_one_way():
     assert not wrong, "\n".join(wrong)
 
 
-def test_package_itself_imports_nothing():
-    assert not imports(ROOT / "__init__.py")
+def test_package_itself_imports_its_api_alone_and_late():
+    assert imports(ROOT / "__init__.py") == {"api"}
+    loaded = "import sys, wanc; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True)
+    assert [name for name in done.stdout.split() if name.startswith("wanc")] == ["wanc"]
 
 
 def test_table_names_what_is_there():

@@ -22,7 +22,7 @@ from wanc.spec.variant import Options, Until, Variant
 _COMPONENT = re.compile(r"[a-z0-9_]+")
 """Folder names of a checkpoint: no path leads out of it."""
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the bundle format; bundles/FORMAT.md has a dated line for every change."""
 
 
@@ -128,7 +128,8 @@ def inconsistencies(config: VariantConfig) -> list[str]:
             found += [f"stage {stage.name}: no feed {name}" for name in unknown]
     ranks = len(config.mesh.coordinates)
     results = [result for stage in config.schedule.stages for result in stage.results]
-    if any(not 0 <= rank < ranks for rank in [r.rank for r in results] + [*config.tiles.ranks]):
+    named = [*config.tiles.ranks, *(rank for result in results for rank in result.ranks)]
+    if any(not 0 <= rank < ranks for rank in named):
         found.append(f"a result or a tile is on a rank beyond the {ranks} of the mesh")
     return found
 

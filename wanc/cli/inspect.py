@@ -16,6 +16,7 @@ from wanc.cli.terminal import count, emit, emit_json, size, table
 from wanc.errors import RequestError
 from wanc.plan.abi import Tensor, Weight
 from wanc.plan.mesh import Coordinates, Mesh
+from wanc.plan.schedule import Result
 from wanc.spec.target import TORUS, TRN2_FABRIC, Fabric
 from wanc.spec.topology import AXES, Axis
 
@@ -76,6 +77,8 @@ def bundle_json(bundle: Bundle) -> dict[str, Any]:
 def _variant_json(entry: BundleVariant) -> dict[str, Any]:
     import msgspec
 
+    from wanc.run.environment import environment
+
     config = entry.config
     return {
         **config.variant.texts(),
@@ -83,6 +86,7 @@ def _variant_json(entry: BundleVariant) -> dict[str, Any]:
         "manifest": entry.manifest.digest,
         "stage": config.stage,
         "requires": config.requires,
+        "environment": environment(config),
         "ranks": msgspec.to_builtins(config.mesh.coordinates),
         "cores": list(config.mesh.cores),
         "tiles": msgspec.to_builtins(config.tiles),
@@ -144,6 +148,8 @@ def print_bundle(bundle: Bundle) -> None:
 
 def print_variant(config: VariantConfig) -> None:
     """Programs, schedule, ranks and tiles of one variant."""
+    from wanc.run.environment import environment
+
     emit(f"{config.variant} {config.variant.placement}, model {config.model.name}")
     emit(f"{DONE[config.stage]}\n")
     table(
@@ -183,11 +189,13 @@ def print_variant(config: VariantConfig) -> None:
                 stage.name,
                 str(len(stage.calls)),
                 ", ".join(dict.fromkeys(call.program for call in stage.calls)),
-                ", ".join(f"{r.value} of rank {r.rank}" for r in stage.results) or "-",
+                ", ".join(f"{r.value} of {_holders(r)}" for r in stage.results) or "-",
             )
             for stage in config.schedule.stages
         ],
     )
+    if variables := environment(config):
+        table("Environment of a run", ("variable", "value"), [*variables.items()])
     _print_ranks(config)
 
 
@@ -273,6 +281,14 @@ def span(places: list[Coordinates], axis: Axis) -> str:
     """First and last coordinate on an axis."""
     low, high = (find(place.on(axis) for place in places) for find in (min, max))
     return str(low) if low == high else f"{low}-{high}"
+
+
+def _holders(result: Result) -> str:
+    """The ranks that hold a result: one, the first of several, or whichever is chosen."""
+    if not result.ranks:
+        return "its rank"
+    first = f"rank {result.ranks[0]}"
+    return first if len(result.ranks) == 1 else f"{first} and {len(result.ranks) - 1} more"
 
 
 def print_program(record: ProgramRecord) -> None:

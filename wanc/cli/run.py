@@ -8,13 +8,15 @@ import typer
 
 from wanc.cli import options
 from wanc.cli.terminal import Terminal, emit, emit_json, note
+from wanc.errors import RequestError
+from wanc.processes.launch import START_SECONDS
 
 
 def run_command(
     bundle: Annotated[Path, typer.Option("--bundle", help="The compiled bundle.")],
     weights: Annotated[Path, typer.Option("--weights", help="A checkpoint directory.")],
-    prompt: Annotated[str, typer.Option("--prompt", help="What to show.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The mp4 to write.")],
+    prompt: Annotated[str | None, typer.Option("--prompt", help="What to show.")] = None,
     negative: Annotated[
         str | None,
         typer.Option("--negative", help="What not to show. [default: the official text]"),
@@ -49,6 +51,44 @@ def run_command(
     vae_ranks: Annotated[
         int | None, typer.Option("--vae-ranks", min=1, help="Ranks that decode. [default: all]")
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            min=1,
+            help="Local processes that share the ranks. [default: what suits the target]",
+        ),
+    ] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            "--interface",
+            help="Network interface, or its address, that sockets bind. [default: loopback, or the "
+            "one that leads to MASTER_ADDR]",
+        ),
+    ] = None,
+    start_timeout: Annotated[
+        float, typer.Option("--start-timeout", min=1, help="Seconds for processes to meet.")
+    ] = START_SECONDS,
+    stall_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--stall-timeout",
+            min=1,
+            help="Seconds for any one step. [default: from the plan and the steps seen]",
+        ),
+    ] = None,
+    check_ranks: Annotated[
+        bool, typer.Option("--check-ranks", help="Compare all ranks' results after each step.")
+    ] = False,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option("--checkpoint-every", min=1, help="Save every so many steps, to resume."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", help="Go on from saved steps, with their prompts and values."),
+    ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Generate twice; times are of the warm one.")
     ] = False,
@@ -58,30 +98,44 @@ def run_command(
 
     On every rank of the variant's topology, without a compiler."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA greets every device otherwise
-    from wanc.run.pipeline import generate
-    from wanc.run.request import Guidance, RunRequest
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from wanc.api import Processes, run_to_file
+    from wanc.run.request import Guidance, LoadRequest, RunRequest
 
-    request = RunRequest(
+    if prompt is None and resume is None:
+        raise RequestError("--prompt is missing: say what to show")
+    load = LoadRequest(
         bundle=bundle,
         weights=weights,
-        prompt=prompt,
-        output=output,
-        negative=negative,
         shape=shape,
         topology=topology,
         precision=precision,
+        vae_ranks=vae_ranks,
+    )
+    request = RunRequest(
+        prompt=prompt,
+        negative=negative,
         steps=steps,
         guidance=None if guidance is None else Guidance.parse(guidance),
         flow_shift=flow_shift,
         seed=seed,
-        save_latents=save_latents,
-        vae_ranks=vae_ranks,
         profile=profile,
+        check_ranks=check_ranks,
+        resume=resume,
+        save_every=checkpoint_every,
     )
-    record = generate(request, Terminal())
-    if json:
-        emit_json(record.to_json())
+    how = Processes(
+        count=processes,
+        interface=interface,
+        start_seconds=start_timeout,
+        stall_seconds=stall_timeout,
+    )
+    record = run_to_file(load, request, how, Terminal(), output=output, latents=save_latents)
+    if record is None:
         return
-    times = ", ".join(f"{name} {value:.1f} s" for name, value in record.seconds.items())
-    note(f"{times}; {record.compile_count} compilations")
+    if json:
+        emit_json(record)
+        return
+    times = ", ".join(f"{name} {value:.1f} s" for name, value in record["seconds"].items())
+    note(f"{times}; {record['compile_count']} compilations")
     emit(str(output))

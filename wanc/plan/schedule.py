@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wanc.plan.abi import Program
-from wanc.plan.mesh import Coordinates, Mesh
+from wanc.plan.mesh import Mesh
 from wanc.plan.tiles import TilePlan
 from wanc.plan.transformer import TransformerCut
 from wanc.spec.model import EXPERT_COMPONENTS, TEXT_TOKENS, Expert, Model, TextEncoder
@@ -59,10 +59,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A value that the host fetches after a stage, from one rank."""
+    """A value that the host fetches after a stage, from any one of the ranks that hold it."""
 
     value: str
-    rank: int
+    ranks: tuple[int, ...]
+    """Ranks with the same bits of it; any rank that a stage of single replicas ran on, if none."""
     branches: tuple[int, ...]
 
 
@@ -149,8 +150,12 @@ def _encode_text(mesh: Mesh) -> Stage:
             )
         )
         for place, branch in enumerate(sweep.branches):
-            rank = mesh.rank_at(Coordinates(cfg=place, cp=0, tp=0))
-            results.append(Result(value=value, rank=rank, branches=(branch,)))
+            ranks = tuple(
+                rank
+                for rank, coordinates in enumerate(mesh.coordinates)
+                if len(sweep.branches) == 1 or coordinates.cfg == place
+            )
+            results.append(Result(value=value, ranks=ranks, branches=(branch,)))
     return Stage(name="encode_text", calls=tuple(calls), results=tuple(results))
 
 
@@ -229,7 +234,9 @@ def _step(cut: TransformerCut, expert: Expert) -> Stage:
                 branches=sweep.branches,
             )
         )
-        results.append(Result(value=f"noise{sweep.suffix}", rank=0, branches=sweep.branches))
+        results.append(
+            Result(value=f"noise{sweep.suffix}", ranks=cut.mesh.ranks, branches=sweep.branches)
+        )
     return Stage(name=f"step.{expert}", calls=tuple(calls), results=tuple(results))
 
 
@@ -247,7 +254,7 @@ def _decode(program: Program) -> Stage:
         outputs=tuple(tensor.name for tensor in program.outputs),
         branches=_BRANCHES,
     )
-    result = Result(value="pixels", rank=0, branches=_BRANCHES)
+    result = Result(value="pixels", ranks=(), branches=_BRANCHES)
     return Stage(name=program.name, calls=(call,), results=(result,))
 
 

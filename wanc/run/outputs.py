@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,44 @@ import numpy as np
 
 from wanc.errors import RunError
 from wanc.files import Reserved
-from wanc.run.video import find_encoder, write_latents, write_video
+from wanc.run.video import find_encoder, to_frames, write_arrays, write_video
 
 Array = np.ndarray[Any, Any]
 
 SUFFIX = ".mp4"
+SAVED_SUFFIX = ".steps.safetensors"
+"""Of the file beside the video that resuming needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where the process that has the pixels writes; the run gives the files their names later."""
+
+    video: Path | None = None
+    latents: Path | None = None
+    arrays: Path | None = None
+    """Latents and frames for a caller in Python."""
+    saved: Path | None = None
+    """Saved steps; written whole under this name, again and again."""
+    unfinished: Path | None = None
+    """Where saved steps are written before they take that name."""
+
+    def write(self, pixels_BCFHW: Array, fps: int, latents_BCFHW: Array) -> None:
+        """Encode the video, and write the arrays that are wanted; raises RunError."""
+        frames = to_frames(pixels_BCFHW)
+        with as_run_error(self.video or self.arrays):
+            if self.latents:
+                write_arrays(self.latents, {"latents": latents_BCFHW})
+            if self.arrays:
+                write_arrays(self.arrays, {"latents": latents_BCFHW, "frames": frames})
+            if self.video:
+                write_video(self.video, frames, fps)
 
 
 class Outputs:
     """A video, its record beside it, and latents where they are wanted."""
 
-    def __init__(self, video: Path, latents: Path | None) -> None:
+    def __init__(self, video: Path, latents: Path | None, *, saves: bool = False) -> None:
         """Raises RunError where a file cannot be written."""
         if video.suffix != SUFFIX:
             raise RunError(f"output {video}: ends in {video.suffix!r}; wanc writes {SUFFIX}")
@@ -29,10 +57,17 @@ class Outputs:
             raise RunError(f"latents {latents}: that file is the video's or its record's")
         find_encoder()
         with ExitStack() as stack:
-            self.video = _reserve(video, stack)
-            self.record = _reserve(record, stack)
-            self.latents = _reserve(latents, stack) if latents else None
+            self._video = _reserve(video, stack)
+            self._record = _reserve(record, stack)
+            self._latents = _reserve(latents, stack) if latents else None
+            saved = _reserve(video.with_suffix(SAVED_SUFFIX), stack) if saves else None
             self._stack = stack.pop_all()
+        self.files = Files(
+            video=self._video.temporary,
+            latents=self._latents.temporary if self._latents else None,
+            saved=saved.path if saved else None,
+            unfinished=saved.temporary if saved else None,
+        )
 
     def __enter__(self) -> "Outputs":
         return self
@@ -40,25 +75,21 @@ class Outputs:
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
 
-    def fill(self, pixels_BCFHW: Array, fps: int, latents_BCFHW: Array) -> None:
-        """Encode the video, and write the latents where they are wanted; raises RunError."""
-        with _as_run_error(self.video.path):
-            if self.latents:
-                self.latents.fill(lambda path: write_latents(path, latents_BCFHW))
-            self.video.fill(lambda path: write_video(path, pixels_BCFHW, fps))
-
     def commit(self, record: dict[str, Any]) -> None:
         """Write the record, then give every file its name, the video last; raises RunError."""
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-        with _as_run_error(self.video.path):
-            self.record.fill(lambda path: path.write_text(text, encoding="utf-8"))
-            for file in (self.latents, self.record, self.video):
+        with as_run_error(self._video.path):
+            self._record.fill(lambda path: path.write_text(text, encoding="utf-8"))
+            for file in (self._latents, self._record, self._video):
                 if file:
                     file.commit()
+            if self.files.saved:
+                self.files.saved.unlink(missing_ok=True)
 
 
 @contextmanager
-def _as_run_error(path: Path) -> Iterator[None]:
+def as_run_error(path: Path | None) -> Iterator[None]:
+    """A file that cannot be written ends the run."""
     try:
         yield
     except OSError as error:
@@ -66,5 +97,5 @@ def _as_run_error(path: Path) -> Iterator[None]:
 
 
 def _reserve(path: Path, stack: ExitStack) -> Reserved:
-    with _as_run_error(path):
+    with as_run_error(path):
         return stack.enter_context(Reserved(path))

@@ -1,31 +1,42 @@
-"""The run story: a bundle, a checkpoint and a prompt become a video. Never compiles.
+"""The run story: a loaded variant and a prompt become a video. Never compiles.
 
-Reads from top to bottom. Has no branch on target, model or rank.
+Reads from top to bottom. Has no branch on target, model or rank: every process of a run goes
+through it, with the ranks that it hosts.
 """
 
+import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wanc.bundle.store import open_bundle
+from wanc.bundle.store import Bundle, open_bundle
 from wanc.digest import of_bytes
 from wanc.errors import WeightsError
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.plan.tiles import Tile
+from wanc.processes.world import World, check_agreement
 from wanc.progress import Progress
 from wanc.run import feeds
+from wanc.run.agreement import check_latents, check_noise
 from wanc.run.guards import check_finite
 from wanc.run.load import fit_checkpoint, load, select_variant
-from wanc.run.outputs import Outputs
+from wanc.run.outputs import Files
 from wanc.run.prompt import PromptTokens, Tokenizer
 from wanc.run.record import RunRecord, Stopwatch
-from wanc.run.request import RunRequest, sampling_values
-from wanc.run.sampler import SamplingValues, draw_noise, guide, make_scheduler
+from wanc.run.request import (
+    LoadRequest,
+    RunRequest,
+    SamplingValues,
+    draw_seed,
+    sampling_values,
+)
+from wanc.run.sampler import draw_noise, guide, make_scheduler, state_of
+from wanc.run.saved import Saved, read_bytes, read_saved, resumed
 from wanc.run.session import Session, Values
 from wanc.run.tiles import stitch
 from wanc.spec.model import Expert
@@ -35,49 +46,118 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A variant and a checkpoint on their ranks, ready to generate again and again."""
+
+    bundle: Bundle
+    session: Session
+    tokenizer: Tokenizer
+    vae_ranks: int | None
+    """Most ranks that decode tiles; None for as many as the plan deals tiles to."""
+    seconds: float
+    """What loading took."""
+
+    def close(self) -> None:
+        """Let go of the ranks."""
+        self.session.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One generation: what is asked, what follows from it, and where it reports."""
+
+    request: RunRequest
+    values: SamplingValues
+    files: Files
+    clock: Stopwatch
+    progress: Progress
+    saved: Saved | None = None
+    """Steps that are behind it already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """What one generation made."""
 
     prompt_embeddings: Array
-    """[branches, T, D] fp32."""
+    """[branches, T, D] fp32, of the guidance branches that this process serves."""
     latents: Tensor
     """[1, C, F, H, W] fp32, as the sampler leaves them."""
-    pixels: Array
-    """[1, 3, frames, rows, columns] fp32 in [-1, 1]."""
+    pixels: Array | None
+    """[1, 3, frames, rows, columns] fp32 in [-1, 1]; None but in process 0."""
 
 
-def generate(request: RunRequest, progress: Progress) -> RunRecord:
-    """Run a request and write its video and its record."""
-    clock = Stopwatch()
-    with ExitStack() as opened:
-        outputs = opened.enter_context(Outputs(request.output, request.save_latents))
-        with clock.stage("load"):
-            bundle = open_bundle(request.bundle)
-            selected = select_variant(
-                bundle,
-                request.weights,
-                shape=request.shape,
-                topology=request.topology,
-                precision=request.precision,
-            )
-            config = fit_checkpoint(selected, request.weights)
-            values = sampling_values(request, config)
-            progress.note(f"variant {config.variant}; seed {values.seed}")
-            session = opened.enter_context(closing(load(bundle, config, request.weights)))
-            if session.casts:
-                casts = [f"{n} tensors cast from {what}" for what, n in session.casts.items()]
-                progress.note(f"weights: {'; '.join(casts)}")
-            tokenizer = Tokenizer(request.weights)
-            prepare(session, progress, request.vae_ranks)
-        made = sample(session, tokenizer, request, values, clock, progress)
-        if request.profile:
-            clock.restart()
-            made = sample(session, tokenizer, request, values, clock, progress)
-        with clock.stage("write"):
-            outputs.fill(made.pixels, values.fps, made.latents.numpy())
-        record = RunRecord.of(bundle, request, values, tokenizer, session, clock)
-        outputs.commit(record.to_json())
-        return record
+def load_variant(request: LoadRequest, world: World, progress: Progress) -> Loaded:
+    """Choose a bundle's variant, and put it and a checkpoint's weights on the ranks."""
+    started = time.monotonic()
+    bundle = open_bundle(request.bundle)
+    selected = select_variant(
+        bundle,
+        request.weights,
+        shape=request.shape,
+        topology=request.topology,
+        precision=request.precision,
+    )
+    config = fit_checkpoint(selected, request.weights)
+    progress.note(f"variant {config.variant}")
+    check_agreement(world, "bundle and variant", f"{bundle.digest} {config.variant}")
+    with ExitStack() as undo:
+        session = load(bundle, config, request.weights, world)
+        undo.callback(session.close)
+        if session.casts:
+            casts = [f"{n} tensors cast from {what}" for what, n in session.casts.items()]
+            progress.note(f"weights: {'; '.join(casts)}")
+        tokenizer = Tokenizer(request.weights)
+        prepare(session, progress, request.vae_ranks)
+        undo.pop_all()
+    return Loaded(
+        bundle=bundle,
+        session=session,
+        tokenizer=tokenizer,
+        vae_ranks=request.vae_ranks,
+        seconds=time.monotonic() - started,
+    )
+
+
+def generate(loaded: Loaded, request: RunRequest, files: Files, progress: Progress) -> RunRecord:
+    """Make a video of a request, and write it; the record says how it was made."""
+    job = make_job(loaded, request, files, progress)
+    progress.note(f"seed {job.values.seed}")
+    made = sample(loaded, job)
+    if request.profile:
+        job.clock.restart()
+        made = sample(loaded, job)
+    if made.pixels is not None:
+        with job.clock.stage("write"), progress.task("write", 1):
+            files.write(made.pixels, job.values.fps, made.latents.numpy())
+    loaded.session.forget()
+    return RunRecord.of(
+        loaded.bundle, loaded.session, loaded.tokenizer, job.request, job.values, job.clock
+    )
+
+
+def make_job(loaded: Loaded, request: RunRequest, files: Files, progress: Progress) -> Job:
+    """The request with all that it leaves open, the same in every process."""
+    world, config = loaded.session.world, loaded.session.config
+    saved = None
+    if request.resume:
+        path = request.resume
+        saved = read_saved(world.spread("resume", lambda: read_bytes(path)), path)
+        request = resumed(request, saved)
+    elif request.seed is None:
+        request = replace(request, seed=int(world.tell("seed", lambda: str(draw_seed()))))
+    request = replace(request, negative=request.negative_prompt(config))
+    values = sampling_values(request, config)
+    asked = f"{request.prompt!r}, {request.negative!r}, {values}"
+    check_agreement(world, "prompts and sampling values", asked)
+    return Job(
+        request=request,
+        values=values,
+        files=files,
+        clock=Stopwatch(loaded.seconds),
+        progress=progress,
+        saved=saved,
+    )
 
 
 def prepare(session: Session, progress: Progress, vae_ranks: int | None = None) -> None:
@@ -87,28 +167,23 @@ def prepare(session: Session, progress: Progress, vae_ranks: int | None = None) 
     with progress.task("load", len(stages)) as task:
         for stage in stages:
             for rank in tile_ranks if session.is_single(stage) else [None]:
-                session.prepare(stage.name, None if rank is None else (rank,))
+                session.prepare(stage.name, None if rank is None else (rank,), report=task.doing)
             task.advance(stage.name)
 
 
-def sample(
-    session: Session,
-    tokenizer: Tokenizer,
-    request: RunRequest,
-    values: SamplingValues,
-    clock: Stopwatch,
-    progress: Progress,
-) -> Generation:
+def sample(loaded: Loaded, job: Job) -> Generation:
     """Encode the prompts, denoise, decode."""
+    session, clock, progress = loaded.session, job.clock, job.progress
     state: Values = {}
-    with clock.stage("encode_text"), torch.no_grad():
-        prompts = [tokenizer(request.prompt), tokenizer(request.negative_prompt(session.config))]
-        embeddings = encode_prompts(session, prompts, values, state)
+    with clock.stage("encode_text"), torch.no_grad(), progress.task("encode text", 1):
+        texts = (job.request.prompt, job.request.negative)
+        prompts = [loaded.tokenizer(text or "") for text in texts]
+        embeddings = encode_prompts(session, prompts, job.values, state)
     with clock.stage("denoise"), torch.no_grad():
-        latents = denoise(session, values, state, clock, progress)
+        latents = denoise(session, job, state)
     state.clear()
     with clock.stage("decode"), torch.no_grad():
-        pixels = decode(session, latents, progress, request.vae_ranks)
+        pixels = decode(session, latents, progress, loaded.vae_ranks)
     return Generation(prompt_embeddings=embeddings, latents=latents, pixels=pixels)
 
 
@@ -144,32 +219,62 @@ def token_embeddings(session: Session, prompts: list[PromptTokens]) -> Array:
     return np.stack([[rows[i] for i in prompt.ids] for prompt in prompts]).astype(np.float32)
 
 
-def denoise(
-    session: Session, values: SamplingValues, state: Values, clock: Stopwatch, progress: Progress
-) -> Tensor:
+def denoise(session: Session, job: Job, state: Values) -> Tensor:
     """From noise to latents, one scheduler step at a time."""
-    config, model = session.config, session.config.model
-    grid = config.geometry
-    size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
-    latents = draw_noise(values.seed, (1, model.transformer.out_channels, *size))
-    clock.noise_digest = of_bytes(latents.numpy().tobytes())
-    scheduler = make_scheduler(values)
-    cos, sin = feeds.rope_tables(model.transformer, grid)
+    config, model, values = session.config, session.config.model, job.values
+    latents, scheduler, done = begin(session, job)
+    cos, sin = feeds.rope_tables(model.transformer, config.geometry)
     session.feed("rope_cos", cos)
     session.feed("rope_sin", sin)
     if config.tokens.masked:
         session.feed("key_mask", feeds.key_mask(config.tokens, config.mesh.topology.cp))
-    with progress.task("denoise", values.steps) as task:
-        for step, timestep in enumerate(scheduler.timesteps, start=1):
+    with job.progress.task("denoise", values.steps - done) as task:
+        for step, timestep in enumerate(scheduler.timesteps[done:], start=done + 1):
             expert = values.expert_at(float(timestep), model)
-            with clock.step(expert):
+            at = f"step {step} of {values.steps}"
+            with job.clock.step(expert):
                 noise = predict_noise(session, latents, float(timestep), expert, values, state)
-            check_finite(noise, f"step.{expert}", f"noise at step {step} of {values.steps}")
+            check_finite(noise, f"step.{expert}", f"noise at {at}")
             guided = guide(noise, values.guidance(expert))
             latents = scheduler.step(guided, timestep, latents, return_dict=False)[0]
-            check_finite(latents, f"step.{expert}", f"latents after step {step} of {values.steps}")
+            check_finite(latents, f"step.{expert}", f"latents after {at}")
+            if job.request.check_ranks:
+                wanted = branches(values, expert)
+                check_noise(session, f"step.{expert}", state, branches=wanted, at=at)
+                check_latents(session, latents, at)
+            save_step(session, job, step, latents, scheduler)
             task.advance(f"step {step} {expert}")
+    job.clock.latents_digest = check_latents(session, latents, "the last step")
     return latents
+
+
+def begin(session: Session, job: Job) -> tuple[Tensor, Any, int]:
+    """Latents, scheduler and how many steps are done: none, or those of a saved run."""
+    if job.saved:
+        job.clock.noise_digest, job.clock.resumed_after = job.saved.noise, job.saved.step
+        return job.saved.latents, job.saved.check(session.config, job.values), job.saved.step
+    grid = session.config.geometry
+    size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
+    channels = session.config.model.transformer.out_channels
+    latents = draw_noise(job.values.seed, (1, channels, *size))
+    job.clock.noise_digest = of_bytes(latents.numpy().tobytes())
+    return latents, make_scheduler(job.values), 0
+
+
+def save_step(session: Session, job: Job, step: int, latents: Tensor, scheduler: Any) -> None:
+    """Save what resuming needs, where this step is one to save and this process the one to."""
+    every = job.request.save_every
+    if not every or step % every or session.world.process or not job.files.saved:
+        return
+    saved = Saved(
+        step=step,
+        latents=latents,
+        scheduler=state_of(scheduler, job.values),
+        request=job.request,
+        noise=job.clock.noise_digest,
+        variant=session.config.variant.texts(),
+    )
+    saved.write(job.files, job.values)
 
 
 def predict_noise(
@@ -200,21 +305,27 @@ def decoding_ranks(session: Session, most: int | None) -> list[int]:
 
 def decode(
     session: Session, latents: Tensor, progress: Progress, vae_ranks: int | None = None
-) -> Array:
-    """Every tile on its rank, one latent frame at a time, stitched to whole frames."""
+) -> Array | None:
+    """Every tile on its rank, one latent frame at a time; process 0 stitches whole frames."""
     config = session.config
     plan, shape = config.tiles, config.variant.shape
     z = feeds.vae_latents(latents, config.model.vae).numpy()
-    jobs = list(zip(plan.tiles, decoding_ranks(session, vae_ranks), strict=True))
-    at_once = len({rank for _, rank in jobs})
-    parts: list[Array] = []
-    with progress.task("decode", len(jobs) * z.shape[2]) as task:
-        for start in range(0, len(jobs), at_once):
-            parts += decode_wave(session, jobs[start : start + at_once], z, task.advance)
-    for k, part in enumerate(parts, start=1):
-        check_finite(part, "decode", f"pixels of tile {k} of {len(parts)}")
+    ranks = decoding_ranks(session, vae_ranks)
+    here = [k for k, rank in enumerate(ranks) if session.here((rank,))]
+    at_once = len({ranks[k] for k in here}) or 1
+    parts: list[Array | None] = [None] * len(ranks)
+    with progress.task("decode", len(here) * z.shape[2]) as task:
+        for start in range(0, len(here), at_once):
+            wave = here[start : start + at_once]
+            jobs = [(plan.tiles[k], ranks[k]) for k in wave]
+            for k, part in zip(wave, decode_wave(session, jobs, z, task.advance), strict=True):
+                check_finite(part, "decode", f"pixels of tile {k + 1} of {len(parts)}")
+                parts[k] = part
+    gathered = session.world.gather(parts, [session.process_of(rank) for rank in ranks])
+    if gathered is None:
+        return None
     stride = config.model.vae.spatial_stride
-    return stitch(parts, plan, stride, shape.width_px, shape.height_px)
+    return stitch(gathered, plan, stride, shape.width_px, shape.height_px)
 
 
 def decode_wave(

@@ -12,19 +12,20 @@ import msgspec
 from wanc import __version__
 from wanc.bundle.store import Bundle
 from wanc.run.prompt import Tokenizer
-from wanc.run.request import RunRequest
-from wanc.run.sampler import SamplingValues
+from wanc.run.request import RunRequest, SamplingValues
 from wanc.run.session import Session
 
 
 class Stopwatch:
     """Seconds of each stage, and of each denoising step by expert."""
 
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.stages: dict[str, float] = {}
+    def __init__(self, load_seconds: float = 0.0) -> None:
+        self.started = time.monotonic() - load_seconds
+        self.stages: dict[str, float] = {"load": load_seconds}
         self.steps: list[tuple[str, float]] = []
         self.noise_digest = ""
+        self.latents_digest = ""
+        self.resumed_after = 0
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -40,9 +41,38 @@ class Stopwatch:
         yield
         self.steps.append((expert, time.monotonic() - started))
 
+    def seconds(self) -> dict[str, float]:
+        """Of each stage, and in total since loading began."""
+        return {**self.stages, "total": time.monotonic() - self.started}
+
     def restart(self) -> None:
         """Forget the steps so far: a second generation is timed warm."""
         self.steps.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord:
+    """What one process of a run took."""
+
+    ranks: tuple[int, ...]
+    peak_memory_bytes: int
+    """Most host memory that it held."""
+    weights_copied_bytes: int
+    """Copied out of the checkpoint's files."""
+    weights_touched_bytes: int
+    """Read of those files, with what lies between the pieces."""
+
+    @classmethod
+    def of_all(cls, session: Session) -> "tuple[ProcessRecord, ...]":
+        """The records of all processes; every process makes them."""
+        mine = cls(
+            ranks=session.engine.local_ranks,
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            weights_copied_bytes=session.weights_read.copied_bytes,
+            weights_touched_bytes=session.weights_read.touched_bytes,
+        )
+        said = session.world.everyone("resources", msgspec.json.encode(mine).decode())
+        return tuple(msgspec.json.decode(text, type=cls) for text in said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +95,41 @@ class RunRecord:
     steps: tuple[dict[str, Any], ...]
     compile_count: int
     """Compilations that the engine counted during the run: always 0."""
-    peak_memory_bytes: int
-    output: str
+    processes: tuple[ProcessRecord, ...]
+    latents: str
+    """Digest of the final latents: the same in every process."""
+    resumed_after: int
+    """Steps that an earlier run had done; 0 for a run from the start."""
+    output: str = ""
+    """Name of the video."""
 
     @classmethod
     def of(
         cls,
         bundle: Bundle,
+        session: Session,
+        tokenizer: Tokenizer,
         request: RunRequest,
         values: SamplingValues,
-        tokenizer: Tokenizer,
-        session: Session,
         clock: Stopwatch,
     ) -> "RunRecord":
-        """The record of a run that has just ended."""
-        seconds = {**clock.stages, "total": time.monotonic() - clock.started}
+        """The record of a run that has just ended; every process makes it."""
         return cls(
             wanc=__version__,
             bundle=bundle.digest,
             variant=session.config.variant.texts(),
-            prompt=request.prompt,
+            prompt=request.prompt or "",
             negative_prompt=request.negative_prompt(session.config),
             sampling=asdict(values),
             noise=clock.noise_digest,
             tokenizer=tokenizer.digests(),
             casts=session.casts,
-            seconds={name: round(value, 4) for name, value in seconds.items()},
+            seconds={name: round(value, 4) for name, value in clock.seconds().items()},
             steps=tuple({"expert": e, "seconds": round(s, 4)} for e, s in clock.steps),
             compile_count=session.engine.compile_count,
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            output=request.output.name,
+            processes=ProcessRecord.of_all(session),
+            latents=clock.latents_digest,
+            resumed_after=clock.resumed_after,
         )
 
     def to_json(self) -> dict[str, Any]:

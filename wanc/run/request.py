@@ -7,11 +7,15 @@ import math
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from wanc.bundle.config import VariantConfig
 from wanc.errors import RequestError
-from wanc.run.sampler import SamplingValues
-from wanc.spec.model import TRAIN_TIMESTEPS
+from wanc.spec.model import TRAIN_TIMESTEPS, Expert, Model
+
+T = TypeVar("T")
 
 SEEDS = 1 << 64
 """Seeds that torch's generator tells apart."""
@@ -44,33 +48,85 @@ class Guidance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """One run."""
+class LoadRequest:
+    """What to load; of a bundle with several variants, which."""
 
     bundle: Path
     weights: Path
-    prompt: str
-    output: Path
-    negative: str | None = None
     shape: str | None = None
     topology: str | None = None
     precision: str | None = None
+    vae_ranks: int | None = None
+    """Ranks that decode tiles; None is as many as the plan deals tiles to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One generation. None leaves a value to the model, or to the file that is resumed."""
+
+    prompt: str | None = None
+    negative: str | None = None
     steps: int | None = None
     guidance: Guidance | None = None
     flow_shift: float | None = None
     seed: int | None = None
-    save_latents: Path | None = None
-    vae_ranks: int | None = None
-    """Ranks that decode tiles; None is as many as the plan deals tiles to."""
     profile: bool = False
+    """Generate twice; times are of the second."""
+    check_ranks: bool = False
+    """Compare what every rank computed after each step."""
+    resume: Path | None = None
+    """A file of saved steps to go on from."""
+    save_every: int | None = None
+    """Save what resuming needs after each so many steps."""
 
     def negative_prompt(self, config: VariantConfig) -> str:
         """The user's, or the official one."""
         return config.model.sampling.negative_prompt if self.negative is None else self.negative
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingValues:
+    """Every value that a run samples with."""
+
+    steps: int
+    flow_shift: float
+    boundary: float | None
+    guidance_high: float
+    guidance_low: float
+    seed: int
+    fps: int
+    sampler: str = "unipc"
+
+    def guidance(self, expert: Expert) -> float:
+        """The expert's guidance scale; 1 or less leaves its unconditioned pass out."""
+        return self.guidance_high if expert == "high_noise" else self.guidance_low
+
+    def expert_at(self, timestep: float, model: Model) -> Expert:
+        """The expert of a timestep: high noise from the boundary up."""
+        if self.boundary is None or len(model.experts) == 1:
+            return "high_noise"
+        return "high_noise" if timestep >= self.boundary * TRAIN_TIMESTEPS else "low_noise"
+
+
+def as_plain(record: Any) -> Any:
+    """A record as JSON has it, for another process."""
+    return msgspec.to_builtins(record, enc_hook=str)  # of paths
+
+
+def from_plain(value: Any, kind: type[T]) -> T:
+    """The record that as_plain took apart."""
+    return msgspec.convert(value, kind, dec_hook=lambda path, text: path(text))
+
+
+def draw_seed() -> int:
+    """A seed for who names none."""
+    return secrets.randbelow(2**31)
+
+
 def sampling_values(request: RunRequest, config: VariantConfig) -> SamplingValues:
-    """Every value of the run; raises RequestError. A seed not given is drawn here, once."""
+    """Every value of the run, whose seed is drawn already; raises RequestError."""
+    if request.prompt is None or request.seed is None:
+        raise RequestError("a prompt and a seed are needed")
     official = config.model.sampling
     steps = official.steps if request.steps is None else request.steps
     if not 1 <= steps <= TRAIN_TIMESTEPS:
@@ -80,7 +136,7 @@ def sampling_values(request: RunRequest, config: VariantConfig) -> SamplingValue
         raise RequestError(
             f"flow shift {shift}: needs a positive number; the model's is {official.flow_shift}"
         )
-    if request.seed is not None and not 0 <= request.seed < SEEDS:
+    if not 0 <= request.seed < SEEDS:
         raise RequestError(f"seed {request.seed}: needs 0 to {SEEDS - 1}")
     guidance = request.guidance or Guidance(high=official.guidance_high, low=official.guidance_low)
     return SamplingValues(
@@ -89,6 +145,6 @@ def sampling_values(request: RunRequest, config: VariantConfig) -> SamplingValue
         boundary=official.boundary,
         guidance_high=guidance.high,
         guidance_low=guidance.low,
-        seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
+        seed=request.seed,
         fps=official.fps,
     )

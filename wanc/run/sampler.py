@@ -3,37 +3,13 @@
 Knows latents and noise predictions in fp32, and nothing of how they were computed.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wanc.spec.model import TRAIN_TIMESTEPS, Expert, Model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingValues:
-    """Every value that a run samples with."""
-
-    steps: int
-    flow_shift: float
-    boundary: float | None
-    guidance_high: float
-    guidance_low: float
-    seed: int
-    fps: int
-    sampler: str = "unipc"
-
-    def guidance(self, expert: Expert) -> float:
-        """The expert's guidance scale; 1 or less leaves its unconditioned pass out."""
-        return self.guidance_high if expert == "high_noise" else self.guidance_low
-
-    def expert_at(self, timestep: float, model: Model) -> Expert:
-        """The expert of a timestep: high noise from the boundary up."""
-        if self.boundary is None or len(model.experts) == 1:
-            return "high_noise"
-        return "high_noise" if timestep >= self.boundary * TRAIN_TIMESTEPS else "low_noise"
+from wanc.run.request import SamplingValues
+from wanc.spec.model import TRAIN_TIMESTEPS
 
 
 def make_scheduler(values: SamplingValues) -> Any:
@@ -49,6 +25,37 @@ def make_scheduler(values: SamplingValues) -> Any:
     scheduler.set_timesteps(values.steps, device="cpu")
     scheduler.set_begin_index(0)
     return scheduler
+
+
+State = dict[str, Any]
+"""What a scheduler gathers over its steps, by attribute: numbers, tensors, and lists of both."""
+
+
+def state_of(scheduler: Any, values: SamplingValues) -> State:
+    """The attributes in which a scheduler differs from a new one."""
+    new = vars(make_scheduler(values))
+    return {
+        name: value
+        for name, value in vars(scheduler).items()
+        if name not in new or not _same(value, new[name])
+    }
+
+
+def make_scheduler_at(values: SamplingValues, state: State) -> Any:
+    """The scheduler that has this state; raises ValueError where none can."""
+    scheduler = make_scheduler(values)
+    if methods := sorted(name for name in state if hasattr(type(scheduler), name)):
+        raise ValueError(f"{', '.join(methods)}: a scheduler's own, and no state")
+    vars(scheduler).update(state)
+    return scheduler
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and torch.equal(a, b)
+    return type(a) is type(b) and bool(a == b)
 
 
 def draw_noise(seed: int, shape: tuple[int, ...]) -> Tensor:

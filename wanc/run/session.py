@@ -14,10 +14,12 @@ from wanc.bundle.config import VariantConfig
 from wanc.errors import BundleError
 from wanc.plan.abi import Program, Tensor, Weight
 from wanc.plan.schedule import Binding, Call, Stage
+from wanc.processes.world import World
 from wanc.run.slices import cut
-from wanc.runtime.engine import Buffer, Engine, Loaded
+from wanc.runtime.engine import Buffer, Engine, Interface, Loaded
 from wanc.weights.checkpoint import Component
 from wanc.weights.shards import read_shards
+from wanc.weights.stored import ReadCount
 
 Array = np.ndarray[Any, Any]
 Values = dict[str, Buffer]
@@ -30,6 +32,7 @@ class Session:
 
     config: VariantConfig
     engine: Engine
+    world: World
     components: dict[str, Component]
     read_executable: Callable[[str], bytes]
     """The verified executable of a program, by the program's name."""
@@ -47,13 +50,27 @@ class Session:
             held.clear()
         self.engine.close()
 
-    def prepare(self, stage_name: str, ranks: tuple[int, ...] | None = None) -> None:
+    def forget(self) -> None:
+        """Drop all that one generation fed."""
+        self._feeds.clear()
+        self._fed.clear()
+
+    def prepare(
+        self,
+        stage_name: str,
+        ranks: tuple[int, ...] | None = None,
+        *,
+        report: Callable[[str], None],
+    ) -> None:
         """Load a stage's executables and weights."""
         for call in self.stage(stage_name).calls:
             program = self.program(call)
             on = self.ranks(program, ranks)
+            if not self.here(on):
+                continue
             self._executable(program, on)
             for weight in program.weights:
+                report(weight.tensor_in(call.layers))
                 self._weight(call, weight, on)
 
     def feed(self, name: str, array: Array) -> None:
@@ -80,6 +97,8 @@ class Session:
                 continue
             program = self.program(call)
             on = self.ranks(program, ranks)
+            if not self.here(on):
+                continue
             inputs = [self._weight(call, weight, on) for weight in program.weights]
             for binding, tensor in zip(call.inputs, program.inputs, strict=True):
                 inputs.append(self._input(binding, tensor, values, on))
@@ -94,13 +113,42 @@ class Session:
         branches: Collection[int],
         ranks: tuple[int, ...] | None = None,
     ) -> Array:
-        """Wait for a stage's results and join them on dimension 0, in fp32."""
+        """Wait for a stage's results that ranks of this process hold, joined on dimension 0, fp32.
+
+        Empty where they hold none: prompts of the other guidance branch, tiles of other ranks.
+        """
         found = [
-            self.engine.fetch(values[result.value], rank=ranks[0] if ranks else result.rank)
+            self.engine.fetch(values[result.value], rank=here[0])
             for result in self.stage(stage_name).results
-            if set(result.branches) & set(branches)
+            if set(result.branches) & set(branches) and (here := self.here(ranks or result.ranks))
         ]
-        return np.concatenate(found).astype(np.float32)
+        joined = np.concatenate(found) if found else np.empty(0)
+        return joined.astype(np.float32, copy=False)
+
+    def copies(
+        self, stage_name: str, values: Values, *, branches: Collection[int]
+    ) -> dict[int, list[Array]]:
+        """A stage's results as each rank of this process holds them, by rank."""
+        found: dict[int, list[Array]] = {}
+        for result in self.stage(stage_name).results:
+            if set(result.branches) & set(branches):
+                for rank in self.here(result.ranks):
+                    copy = self.engine.fetch(values[result.value], rank=rank)
+                    found.setdefault(rank, []).append(copy)
+        return found
+
+    @property
+    def weights_read(self) -> ReadCount:
+        """What this process read of the checkpoint so far."""
+        return sum((each.read_count for each in self.components.values()), ReadCount())
+
+    def process_of(self, rank: int) -> int:
+        """The process that hosts a rank."""
+        return rank // len(self.engine.local_ranks)
+
+    def here(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the ranks that this process hosts."""
+        return tuple(rank for rank in ranks if rank in self.engine.local_ranks)
 
     def stage(self, name: str) -> Stage:
         """A stage of the schedule by name."""
@@ -127,7 +175,9 @@ class Session:
     def _executable(self, program: Program, ranks: tuple[int, ...]) -> Loaded:
         key = (program.name, ranks)
         if key not in self._loaded:
-            self._loaded[key] = self.engine.load(self.read_executable(program.name), ranks=ranks)
+            self._loaded[key] = self.engine.load(
+                self.read_executable(program.name), Interface.of(program), ranks=ranks
+            )
         return self._loaded[key]
 
     def _weight(self, call: Call, weight: Weight, ranks: tuple[int, ...]) -> Buffer:
@@ -137,7 +187,7 @@ class Session:
         if key not in self._weights:
             component, mesh = self.components[call.component], self.config.mesh
             shards = self._shards.get(key[:-1]) or read_shards(
-                component, tensor, weight, mesh, ranks
+                component, tensor, weight, mesh, self.here(ranks)
             )
             if len(ranks) == 1 and weight.axis is None:  # other ranks will take the very same one
                 self._shards[key[:-1]] = shards
@@ -153,6 +203,6 @@ class Session:
         key = (binding.feed, binding.slices, tensor.shape, ranks)
         if key not in self._fed:
             whole = self._feeds[binding.feed]
-            parts = cut(whole, binding.slices, self.config.mesh, ranks, tensor.shape)
+            parts = cut(whole, binding.slices, self.config.mesh, self.here(ranks), tensor.shape)
             self._fed[key] = self.engine.put(parts, ranks=ranks)
         return self._fed[key]

@@ -1,4 +1,4 @@
-"""Pixels to an mp4. Knows codecs, and nothing of how pixels came to be."""
+"""Pixels to frames, and frames to an mp4. Knows codecs, and nothing of how pixels came to be."""
 
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,14 @@ def find_encoder() -> None:
         raise RunError(f"no video can be written: {error}") from error
 
 
-def write_video(path: Path, pixels_BCFHW: Array, fps: int) -> None:
-    """Encode one video of pixels in [-1, 1] as H.264 that plays everywhere."""
+def to_frames(pixels_BCFHW: Array) -> Array:
+    """One video's pixels in [-1, 1] as frames [frames, rows, columns, 3] in uint8."""
+    frames: Array = np.round((pixels_BCFHW[0].transpose(1, 2, 3, 0) + 1) * 127.5).astype(np.uint8)
+    return frames
+
+
+def write_video(path: Path, frames_FHWC: Array, fps: int) -> None:
+    """Encode frames in uint8 as H.264 that plays everywhere."""
     from imageio.v2 import get_writer
 
     writer: Any
@@ -38,12 +44,12 @@ def write_video(path: Path, pixels_BCFHW: Array, fps: int) -> None:
         ffmpeg_log_level="error",
         output_params=["-crf", str(CRF), "-movflags", "+faststart"],
     ) as writer:
-        for frame_HWC in pixels_BCFHW[0].transpose(1, 2, 3, 0):
-            writer.append_data(np.round((frame_HWC + 1) * 127.5).astype(np.uint8))
+        for frame_HWC in frames_FHWC:
+            writer.append_data(frame_HWC)
 
 
-def write_latents(path: Path, latents_BCFHW: Array) -> None:
-    """Write final latents as safetensors."""
+def write_arrays(path: Path, arrays: dict[str, Array]) -> None:
+    """Write arrays as safetensors."""
     from safetensors.numpy import save
 
-    path.write_bytes(save({"latents": np.ascontiguousarray(latents_BCFHW)}))
+    path.write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))

@@ -1,7 +1,7 @@
 """Runs executables of XLA:CPU, one virtual device a rank, through jaxlib alone.
 
-Knows nothing of models, bundles or compilers, and imports neither jax nor torch. The only file of
-the run side that makes non-public calls of jaxlib.
+Knows nothing of models, bundles or compilers, and imports neither jax nor torch. With
+cpu_coordination the only file of the run side that makes non-public calls of jaxlib.
 """
 
 import contextlib
@@ -19,7 +19,9 @@ from jaxlib.version import __version__ as jaxlib_version
 from wanc.arrays import aligned
 from wanc.bundle.xla_cpu import THREADS
 from wanc.errors import BundleError, RunError
-from wanc.runtime.engine import Buffer, Engine, Loaded, TensorType, misfits
+from wanc.processes.world import Alone, World
+from wanc.runtime.cpu_coordination import coordinate
+from wanc.runtime.engine import Buffer, Engine, Interface, Loaded, TensorType, misfits
 
 _xla: Any = xla_client
 _native: Any = _jax
@@ -59,6 +61,9 @@ class _Place:
 
     ranks: tuple[int, ...]
     devices: tuple[Any, ...]
+    here: tuple[int, ...]
+    """Those of the ranks that this process hosts."""
+    devices_here: tuple[Any, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,7 +73,7 @@ class CpuBuffer:
     tensor: TensorType
     place: _Place
     array: Any
-    """jaxlib's array of one shard a device; None once a call has consumed it."""
+    """jaxlib's array of one shard a device here; None once a call has consumed it."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -83,11 +88,7 @@ class CpuBuffer:
 class CpuLoaded:
     """An XLA:CPU executable on the devices of a place."""
 
-    name: str
-    """Name of its HLO module, for messages."""
-    parameters: tuple[TensorType, ...]
-    results: tuple[TensorType, ...]
-    donated: tuple[int, ...]
+    interface: Interface
     place: _Place
     executable: Any
     handlers: tuple[Any, ...]
@@ -99,14 +100,22 @@ class CpuLoaded:
 
 
 class CpuEngine(Engine):
-    """An XLA:CPU client of its own, beside any that jax may have in the process."""
+    """An XLA:CPU client of its own, beside any that jax may have in the process.
 
-    def __init__(self, rank_count: int) -> None:
+    Over several processes, XLA's collectives go through gloo, from the world's address.
+    """
+
+    def __init__(self, rank_count: int, world: World | None = None) -> None:
         _watch_compiles()
+        world = world or Alone()
         self._rank_count = rank_count
+        self._local_ranks = world.hosted(rank_count)
         self._compiles_before = len(_compile_calls)
+        self._coordination = coordinate(world) if world.processes > 1 else None
         with _client_environment():
-            self._client = _xla.make_cpu_client(num_devices=rank_count)
+            joined = self._coordination.options(world) if self._coordination else {}
+            self._client = _xla.make_cpu_client(num_devices=len(self.local_ranks), **joined)
+        self._devices = sorted(self._client.devices(), key=lambda d: (d.process_index, d.id))
         self._places: dict[tuple[int, ...], _Place] = {}
         self._in_flight: Any = None
 
@@ -115,10 +124,14 @@ class CpuEngine(Engine):
         return self._rank_count
 
     @property
+    def local_ranks(self) -> tuple[int, ...]:
+        return self._local_ranks
+
+    @property
     def compile_count(self) -> int:
         return len(_compile_calls) - self._compiles_before
 
-    def load(self, executable: bytes, *, ranks: tuple[int, ...]) -> CpuLoaded:
+    def load(self, executable: bytes, interface: Interface, *, ranks: tuple[int, ...]) -> CpuLoaded:
         place = self._place(ranks)
         try:
             loaded = self._client.deserialize_executable(
@@ -133,22 +146,19 @@ class CpuEngine(Engine):
         header = module.to_string().partition("\n")[0]
         if (replicas := _replica_count(header)) != len(ranks):
             raise BundleError(
-                f"executable {module.name} is compiled for {replicas} replicas, but "
+                f"executable {interface.name} is compiled for {replicas} replicas, but "
                 f"{len(ranks)} ranks are to run it; it needs as many ranks as replicas"
             )
-        parameters, results = _signature(module)
+        _check_interface(module, header, interface)
         return CpuLoaded(
-            name=module.name,
-            parameters=parameters,
-            results=results,
-            donated=_donated(header),
+            interface=interface,
             place=place,
             executable=loaded,
             handlers=tuple(
                 _xla.array_result_handler(
                     *_label(tensor, place.devices), committed=True, _skip_checks=True
                 )
-                for tensor in results
+                for tensor in interface.results
             ),
         )
 
@@ -156,15 +166,15 @@ class CpuEngine(Engine):
         place = self._place(tuple(ranks))
         shards = list(shards)
         types = [TensorType(shape=shard.shape, dtype=shard.dtype) for shard in shards]
-        if len(types) != len(place.ranks) or len(set(types)) != 1:
+        if len(types) != len(place.here) or len(set(types)) != 1:
             raise RunError(
-                f"put: ranks {place.ranks} need one shard each, all of one type; "
+                f"put: ranks {place.here} need one shard each, all of one type; "
                 f"got {', '.join(map(str, types)) or 'none'}"
             )
         _native.collect_garbage()  # jaxlib frees host memory of dropped buffers only when told
         held: dict[int, np.ndarray[Any, Any]] = {}
         singles = []
-        for shard, device in zip(shards, place.devices, strict=True):
+        for shard, device in zip(shards, place.devices_here, strict=True):
             if id(shard) not in held:
                 held[id(shard)] = aligned(shard, shard.dtype)
             label, host = _label(types[0], (device,)), held[id(shard)]
@@ -178,26 +188,27 @@ class CpuEngine(Engine):
         assert isinstance(loaded, CpuLoaded)
         if self._client is None:
             raise RunError("the engine is closed")
+        name = loaded.interface.name
         taken = [_own(buffer) for buffer in inputs]
         faults = misfits(loaded, inputs)
         if not faults and any(buffer.place is not loaded.place for buffer in taken):
             faults = ["an input belongs to another engine"]
         if faults:  # XLA would not refuse: a wrong dtype runs, and most else ends the process
-            raise RunError(f"call of {loaded.name} on ranks {loaded.ranks}: {'; '.join(faults)}")
+            raise RunError(f"call of {name} on ranks {loaded.ranks}: {'; '.join(faults)}")
         if len(loaded.ranks) > 1:
             self._land()
         try:
             results = loaded.executable.execute_sharded([buffer.array for buffer in taken])
             arrays = results.consume_with_handlers(loaded.handlers)
         except RuntimeError as error:
-            raise RunError(f"call of {loaded.name} on ranks {loaded.ranks}: {error}") from error
-        for index in loaded.donated:
+            raise RunError(f"call of {name} on ranks {loaded.ranks}: {error}") from error
+        for index in loaded.interface.donated:
             taken[index].array = None
         if len(loaded.ranks) > 1 and arrays:
             self._in_flight = arrays[0]
         return [
             CpuBuffer(tensor=tensor, place=loaded.place, array=array)
-            for tensor, array in zip(loaded.results, arrays, strict=True)
+            for tensor, array in zip(loaded.interface.results, arrays, strict=True)
         ]
 
     def wait(self, buffers: Sequence[Buffer]) -> None:
@@ -208,9 +219,10 @@ class CpuEngine(Engine):
                 raise RunError(f"{buffer.tensor} on ranks {buffer.ranks}: {error}") from error
 
     def fetch(self, buffer: Buffer, *, rank: int) -> np.ndarray[Any, Any]:
-        if rank not in buffer.ranks:
-            raise RunError(f"rank {rank} holds no shard of this buffer; ranks {buffer.ranks} do")
-        shard = _array(buffer)._arrays[buffer.ranks.index(rank)]
+        here = _own(buffer).place.here
+        if rank not in here:
+            raise RunError(f"rank {rank} holds no shard of this buffer here; ranks {here} do")
+        shard = _array(buffer)._arrays[here.index(rank)]
         try:
             host, _ = shard._single_device_array_to_np_array_did_copy()
         except RuntimeError as error:
@@ -219,8 +231,12 @@ class CpuEngine(Engine):
 
     def close(self) -> None:
         self._client = self._in_flight = None
+        self._devices.clear()
         self._places.clear()
         _native.collect_garbage()
+        if self._coordination:
+            self._coordination.close()
+            self._coordination = None
 
     def _land(self) -> None:
         """Wait for the last call on several ranks, so that one of them at most is in flight.
@@ -244,8 +260,13 @@ class CpuEngine(Engine):
                 raise RunError(
                     f"ranks {ranks}: need distinct ranks among the {self.rank_count} of this engine"
                 )
-            devices = self._client.local_devices()
-            self._places[ranks] = _Place(ranks=ranks, devices=tuple(devices[r] for r in ranks))
+            here = tuple(rank for rank in ranks if rank in self.local_ranks)
+            self._places[ranks] = _Place(
+                ranks=ranks,
+                devices=tuple(self._devices[rank] for rank in ranks),
+                here=here,
+                devices_here=tuple(self._devices[rank] for rank in here),
+            )
         return self._places[ranks]
 
 
@@ -301,21 +322,33 @@ def _replica_count(header: str) -> int:
     return int(found[1]) if found else 1
 
 
-def _donated(header: str) -> tuple[int, ...]:
-    """Parameters aliased to results, as ``input_output_alias={ {0}: (2, {}, may-alias) }``."""
-    return tuple(sorted(map(int, re.findall(r"\}: \((\d+), \{\}, (?:may|must)-alias", header))))
-
-
-def _signature(module: Any) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
-    """Types of an HLO module's parameters and results, per rank."""
+def _check_interface(module: Any, header: str, interface: Interface) -> None:
+    """Raise BundleError where an HLO module takes or gives other tensors than the bundle says."""
     shape = _xla.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape()
     result = shape.result_shape()
     results = result.tuple_shapes() if result.is_tuple() else [result]
-    parameters, results = (
-        tuple(TensorType(shape=tuple(s.dimensions()), dtype=s.numpy_dtype()) for s in shapes)
+    found = [
+        [TensorType(shape=tuple(s.dimensions()), dtype=s.numpy_dtype()) for s in shapes]
         for shapes in (shape.parameter_shapes(), results)
-    )
-    return parameters, results
+    ]
+    needed = [list(interface.parameters), list(interface.results)]
+    for kind, have, want in zip(("parameters", "results"), found, needed, strict=True):
+        if have != want:
+            raise BundleError(
+                f"executable {interface.name} has {kind} {', '.join(map(str, have))}; the bundle "
+                f"says {', '.join(map(str, want))}"
+            )
+    if (aliases := _aliases(header)) != interface.aliases:
+        raise BundleError(
+            f"executable {interface.name} reuses the memory of parameters {aliases}; the bundle "
+            f"says {interface.aliases}"
+        )
+
+
+def _aliases(header: str) -> tuple[tuple[int, int], ...]:
+    """Parameters and results in ``input_output_alias={ {0}: (2, {}, may-alias) }``."""
+    found = re.findall(r"\{(\d*)\}: \((\d+), \{\}, (?:may|must)-alias", header)
+    return tuple(sorted((int(parameter), int(result or 0)) for result, parameter in found))
 
 
 def _own(buffer: Buffer) -> CpuBuffer:

@@ -1,0 +1,102 @@
+"""Runs in this very process: alone with all ranks, or as one of a launcher's processes."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from wanc.errors import RunError, WeightsError
+from wanc.processes.launch import Launch, named
+from wanc.processes.marker import IDLE, Marker, Patience
+from wanc.processes.store import join
+from wanc.processes.watch import Watch
+from wanc.processes.world import Alone
+from wanc.progress import Progress, Silent
+from wanc.run.outputs import Files
+from wanc.run.patience import step_seconds
+from wanc.run.pipeline import generate, load_variant
+from wanc.run.request import LoadRequest, RunRequest
+
+_EXIT_SECONDS = 5
+
+
+class Here:
+    """A variant with all its ranks in this process."""
+
+    process = 0
+
+    def __init__(self, request: LoadRequest, progress: Progress) -> None:
+        self._progress = progress
+        self._loaded = load_variant(request, Alone(), progress)
+
+    def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
+        """Generate, and return the run's record."""
+        return generate(self._loaded, request, files, self._progress).to_json()
+
+    def close(self) -> None:
+        """Let go of the ranks."""
+        self._loaded.close()
+
+
+class Joined:
+    """A variant whose ranks are spread over the processes of a launch, of which this is one."""
+
+    def __init__(
+        self, launch: Launch, request: LoadRequest, patience: Patience, progress: Progress
+    ) -> None:
+        self.process = launch.process
+        _keep_stdout_clean()
+        self._failed = False
+        self._marker = Marker(
+            patience, lambda mark: None, progress if launch.process == 0 else Silent()
+        )
+        self._world = join(launch, within_seconds=patience.start_seconds)
+        self._watch = Watch(
+            self._world, self._marker, [f"process {k}" for k in range(launch.processes)]
+        )
+        with self._judged():
+            self._loaded = load_variant(request, self._world, self._marker)
+            config = self._loaded.session.config
+            patience.predicted = step_seconds(config)
+            ranks = config.variant.topology.ranks
+            self._watch.name([named(self._world.hosted(ranks, k)) for k in range(launch.processes)])
+            self._marker.move(IDLE)
+
+    def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
+        """Generate, with every other process; returns the run's record."""
+        with self._judged():
+            record = generate(self._loaded, request, files, self._marker).to_json()
+            self._marker.move(IDLE)
+        return record
+
+    def close(self) -> None:
+        """Leave, with every other process; after a failure, without a word."""
+        if self._failed:
+            return
+        self._watch.close()
+        self._loaded.close()
+        self._world.close()
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """Tell the others of an error, and raise what came first."""
+        try:
+            yield
+        except Exception as error:
+            self._failed = True
+            verdict = self._watch.verdict(error)
+            signal.alarm(_EXIT_SECONDS)  # libraries may wait at exit for processes that are gone
+            if isinstance(error, RunError) and not isinstance(error, WeightsError):
+                raise RunError(verdict) from error
+            raise
+
+
+def _keep_stdout_clean() -> None:
+    """gloo greets every peer on descriptor 1: let it lead nowhere, and sys.stdout where it did."""
+    if sys.stdout is sys.__stdout__:
+        clean = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        sys.stdout = clean

@@ -35,7 +35,7 @@ from wanc.run.request import (
     draw_seed,
     sampling_values,
 )
-from wanc.run.sampler import draw_noise, guide, make_scheduler, state_of
+from wanc.run.sampler import draw_noise, guide, load_scheduler, make_scheduler, state_of
 from wanc.run.saved import Saved, read_bytes, read_saved, resumed
 from wanc.run.session import Session, Values
 from wanc.run.tiles import stitch
@@ -108,6 +108,7 @@ def load_variant(request: LoadRequest, world: World, progress: Progress) -> Load
             casts = [f"{n} tensors cast from {what}" for what, n in session.casts.items()]
             progress.note(f"weights: {'; '.join(casts)}")
         tokenizer = Tokenizer(request.weights)
+        load_scheduler()
         prepare(session, progress, request.vae_ranks)
         undo.pop_all()
     return Loaded(
@@ -269,7 +270,8 @@ def save_step(session: Session, job: Job, step: int, latents: Tensor, scheduler:
     saved = Saved(
         step=step,
         latents=latents,
-        scheduler=state_of(scheduler, job.values),
+        scheduler=state_of(scheduler, tuple(latents.shape)),
+        sampler=job.values.sampler,
         request=job.request,
         noise=job.clock.noise_digest,
         variant=session.config.variant.texts(),

@@ -12,11 +12,16 @@ from wanc.run.request import SamplingValues
 from wanc.spec.model import TRAIN_TIMESTEPS
 
 
-def make_scheduler(values: SamplingValues) -> Any:
-    """UniPC for flow matching. The shift is applied once, by the scheduler, to its own sigmas."""
+def load_scheduler() -> Any:
+    """diffusers' class, whose import takes seconds."""
     from diffusers.schedulers.scheduling_unipc_multistep import UniPCMultistepScheduler
 
-    scheduler = UniPCMultistepScheduler(
+    return UniPCMultistepScheduler
+
+
+def make_scheduler(values: SamplingValues) -> Any:
+    """UniPC for flow matching. The shift is applied once, by the scheduler, to its own sigmas."""
+    scheduler = load_scheduler()(
         num_train_timesteps=TRAIN_TIMESTEPS,
         prediction_type="flow_prediction",
         use_flow_sigmas=True,
@@ -27,35 +32,47 @@ def make_scheduler(values: SamplingValues) -> Any:
     return scheduler
 
 
-State = dict[str, Any]
-"""What a scheduler gathers over its steps, by attribute: numbers, tensors, and lists of both."""
+State = dict[str, Tensor]
+"""Tensors of the latents' size that a scheduler gathers over its steps: by attribute, with
+``.index`` where that is a list."""
 
 
-def state_of(scheduler: Any, values: SamplingValues) -> State:
-    """The attributes in which a scheduler differs from a new one."""
-    new = vars(make_scheduler(values))
+def state_of(scheduler: Any, size: tuple[int, ...]) -> State:
+    """What a scheduler has gathered of latents of a size."""
+    held: dict[str, Any] = {}
+    for name, value in vars(scheduler).items():
+        items = {f"{name}.{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {}
+        held |= items or {name: value}
     return {
         name: value
-        for name, value in vars(scheduler).items()
-        if name not in new or not _same(value, new[name])
+        for name, value in held.items()
+        if isinstance(value, Tensor) and tuple(value.shape) == size
     }
 
 
-def make_scheduler_at(values: SamplingValues, state: State) -> Any:
-    """The scheduler that has this state; raises ValueError where none can."""
-    scheduler = make_scheduler(values)
-    if methods := sorted(name for name in state if hasattr(type(scheduler), name)):
-        raise ValueError(f"{', '.join(methods)}: a scheduler's own, and no state")
-    vars(scheduler).update(state)
+def make_scheduler_at(
+    values: SamplingValues, step: int, size: tuple[int, ...], state: State
+) -> Any:
+    """The scheduler after so many steps; raises ValueError where it would hold other tensors.
+
+    It goes through the steps on zeros, so that all but these tensors is as it must be.
+    """
+    scheduler, latents = make_scheduler(values), torch.zeros(size)
+    for timestep in scheduler.timesteps[:step]:
+        latents = scheduler.step(latents, timestep, latents, return_dict=False)[0]
+    needed, found = (
+        {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+        for tensors in (state_of(scheduler, size), state)
+    )
+    if found != needed:
+        raise ValueError(f"it holds {found}, and needs {needed}")
+    for name, tensor in state.items():
+        attribute, _, index = name.partition(".")
+        if index:
+            getattr(scheduler, attribute)[int(index)] = tensor.clone()
+        else:
+            setattr(scheduler, attribute, tensor.clone())
     return scheduler
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, list | tuple):
-        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and torch.equal(a, b)
-    return type(a) is type(b) and bool(a == b)
 
 
 def draw_noise(seed: int, shape: tuple[int, ...]) -> Tensor:

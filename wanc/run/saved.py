@@ -24,8 +24,8 @@ from wanc.run.sampler import State, make_scheduler_at
 
 _METADATA = "wanc"
 _FORMAT = 1
+_LATENTS = "latents"
 _MOST_BYTES = 8 << 30
-_LIST, _ITEM = "list", "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,6 @@ class _Header:
     sampling: dict[str, Any]
     noise: str
     variant: dict[str, Any]
-    plain: dict[str, Any]
-    """The scheduler's numbers by attribute; a list's tensors are null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +50,7 @@ class Saved:
     latents: Tensor
     """[1, C, F, H, W] fp32."""
     scheduler: State
+    sampler: str
     request: RunRequest
     """The prompts and values that the run was given or drew."""
     noise: str
@@ -62,7 +61,6 @@ class Saved:
         """Write the file whole, over an earlier one; raises RunError."""
         assert files.saved is not None
         assert files.unfinished is not None
-        tensors, plain = _flat(self.scheduler)
         header = _Header(
             format=_FORMAT,
             step=self.step,
@@ -71,11 +69,11 @@ class Saved:
             sampling=asdict(values),
             noise=self.noise,
             variant=self.variant,
-            plain=plain,
         )
         text = canonical_json(msgspec.to_builtins(header)).decode()
         with as_run_error(files.saved):
-            data = save({"latents": self.latents, **tensors}, {_METADATA: text})
+            tensors = {_LATENTS: self.latents, **self.scheduler}
+            data = save({n: t.contiguous() for n, t in tensors.items()}, {_METADATA: text})
             files.unfinished.write_bytes(data)
             give_name(files.unfinished, files.saved)
 
@@ -88,24 +86,27 @@ class Saved:
                 f"the saved latents are {tuple(self.latents.shape)}, and variant {config.variant} "
                 f"has {size}: they were saved by a run of {self.variant.get('shape')}"
             )
-        if not 1 <= self.step <= values.steps:
-            raise RequestError(f"saved after step {self.step}; the run has {values.steps}")
+        if not 1 <= self.step <= values.steps or self.sampler != values.sampler:
+            raise RequestError(
+                f"saved after step {self.step} of {self.sampler}; the run has {values.steps} of "
+                f"{values.sampler}"
+            )
         try:
-            return make_scheduler_at(values, self.scheduler)
+            return make_scheduler_at(values, self.step, size, self.scheduler)
         except ValueError as error:
-            raise RequestError(f"the saved sampler is not {values.sampler}: {error}") from error
+            raise RequestError(f"the saved {values.sampler} is damaged: {error}") from error
 
 
 def read_saved(data: bytes, where: Path) -> Saved:
     """Read a file of saved steps; raises RunError."""
     try:
-        metadata, tensors = _metadata(data), load(data)
-        header = msgspec.convert(msgspec.json.decode(metadata), _Header)
-        if header.format != _FORMAT:
-            raise ValueError(f"format {header.format}; this wanc reads {_FORMAT}")
+        metadata = msgspec.json.decode(_metadata(data))
+        if not isinstance(metadata, dict) or metadata.get("format") != _FORMAT:
+            raise ValueError(f"this wanc reads format {_FORMAT}")
+        header = msgspec.convert(metadata, _Header)
         values = msgspec.convert(header.sampling, SamplingValues)
-        latents = tensors.pop("latents")
-        scheduler = _deep(tensors, header.plain)
+        scheduler = load(data)
+        latents = scheduler.pop(_LATENTS)
     except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{where}: not a file of saved steps, or a damaged one: {error}") from error
     request = RunRequest(
@@ -121,6 +122,7 @@ def read_saved(data: bytes, where: Path) -> Saved:
         latents=latents,
         scheduler=scheduler,
         request=request,
+        sampler=values.sampler,
         noise=header.noise,
         variant=header.variant,
     )
@@ -153,43 +155,10 @@ def resumed(request: RunRequest, saved: Saved) -> RunRequest:
     return replace(request, **theirs)
 
 
-def _flat(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, ``attribute.index`` in a list, and the rest as JSON has it."""
-    tensors: dict[str, Tensor] = {}
-    plain: dict[str, Any] = {}
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            tensors[name] = value
-        elif isinstance(value, list):
-            held = {f"{name}{_ITEM}{i}": v for i, v in enumerate(value) if isinstance(v, Tensor)}
-            tensors |= held
-            plain[name] = [None if isinstance(v, Tensor) else v for v in value]
-        else:
-            plain[name] = value
-    return {name: tensor.clone() for name, tensor in tensors.items()}, plain
-
-
-def _deep(tensors: dict[str, Tensor], plain: dict[str, Any]) -> State:
-    """What _flat took apart; raises KeyError or ValueError where parts do not fit."""
-    state = dict(plain)
-    for name, tensor in tensors.items():
-        attribute, _, index = name.partition(_ITEM)
-        if not index:
-            state[attribute] = tensor
-        elif isinstance(state[attribute], list) and int(index) < len(state[attribute]):
-            state[attribute][int(index)] = tensor
-        else:
-            raise ValueError(f"no place for {name}")
-    return state
-
-
 def _metadata(data: bytes) -> str:
     """The line of JSON; raises SafetensorError, KeyError or ValueError."""
     length = int.from_bytes(data[:8], "little")
     if length > len(data) - 8:
         raise ValueError(f"a header of {length} bytes in {len(data)} bytes")
-    header = msgspec.json.decode(data[8 : 8 + length])
-    text = header["__metadata__"][_METADATA]
-    if not isinstance(text, str):
-        raise ValueError("metadata are no text")
-    return text
+    header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
+    return msgspec.convert(header["__metadata__"], dict[str, str])[_METADATA]

@@ -31,7 +31,8 @@ def main() -> NoReturn:
         code = getattr(error, "exit_code", WancError.exit_code)
         if not isinstance(error, WancError):
             traceback.print_exc()
-        channel.send(Failed(kind=type(error).__name__, message=str(error) or repr(error)))
+        text = (str(error) or repr(error)).encode(errors="backslashreplace").decode()
+        channel.send(Failed(kind=type(error).__name__, message=text))
     sys.stderr.flush()
     os._exit(code)  # what libraries do at exit may wait for processes that are gone
 

@@ -49,7 +49,7 @@ class Launch:
             RequestError: variables are missing, no numbers, or contradict each other.
         """
         given = [name for name in VARIABLES if environment.get(name)]
-        if environment.get("WORLD_SIZE", "1") == "1" or "RANK" not in given:
+        if not {"RANK", "WORLD_SIZE"} & set(given) or environment.get("WORLD_SIZE") == "1":
             return None
         if missing := [name for name in VARIABLES if name not in given]:
             raise RequestError(
@@ -62,10 +62,14 @@ class Launch:
                 f"RANK {process} with WORLD_SIZE {processes}: needs 0 to {processes - 1}"
             )
         host, port = environment["MASTER_ADDR"], _number(environment, "MASTER_PORT")
+        if not 0 < port < 1 << 16:
+            raise RequestError(f"MASTER_PORT {port}: needs 1 to {(1 << 16) - 1}")
         return cls(
             process=process,
             processes=processes,
-            local_process=_number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else 0,
+            local_process=_number(environment, "LOCAL_RANK")
+            if environment.get("LOCAL_RANK")
+            else 0,
             host=host,
             port=port,
             address=address or _own_address(host, port),
@@ -96,12 +100,16 @@ def named(ranks: tuple[int, ...]) -> str:
 
 def interface_address(interface: str) -> str:
     """The IPv4 address of a network interface, or the address itself; raises RequestError."""
-    try:
-        return socket.inet_ntoa(socket.inet_aton(interface))
-    except OSError:
-        pass
     import fcntl
+    from ipaddress import AddressValueError, IPv4Address
 
+    try:
+        address = IPv4Address(interface)
+        if address.is_unspecified:
+            raise RequestError(f"interface {interface}: that is every interface; name one")
+        return str(address)
+    except AddressValueError:
+        pass
     asked = interface.encode()[:15].ljust(40, b"\0")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -127,8 +135,9 @@ def _own_address(host: str, port: int) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))  # sends nothing: it picks a route
             return str(probe.getsockname()[0])
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise RequestError(
-            f"MASTER_ADDR {host!r} cannot be reached: {error.strerror or error}; it is the name or "
+            f"MASTER_ADDR {host!r} cannot be reached: {reason}; it is the name or "
             "address of the machine with RANK 0"
         ) from error

@@ -25,7 +25,8 @@ SLACK = 10.0
 
 START, IDLE = "start", "idle"
 
-_ROOT = Path(__file__).parents[1]
+_HERE = Path(__file__)
+_ROOT = _HERE.parents[1]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def _where(frame: FrameType | None) -> str:
     """The innermost frame of wanc's own, as ``run/session.py:91 results``."""
     while frame:
         path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(_ROOT):
+        if path.is_relative_to(_ROOT) and path != _HERE:
             return f"{path.relative_to(_ROOT)}:{frame.f_lineno} {frame.f_code.co_name}"
         frame = frame.f_back
     return ""

@@ -49,9 +49,10 @@ class Observer:
         """A signal stopped a process."""
         self._stopped[process] = now
 
-    def resume(self, process: int) -> None:
+    def resume(self, process: int, now: float) -> None:
         """A stopped process goes on."""
-        self._stopped.pop(process, None)
+        if self._stopped.pop(process, None) is not None:
+            self._heard[process] = now
 
     def mark(self, process: int) -> Mark:
         """The last mark of a process."""
@@ -107,9 +108,9 @@ class Observer:
         missed = now - self._looked
         self._looked = now
         if missed > 3 * BEAT_SECONDS:
-            self._moved = [moved + missed for moved in self._moved]
-            self._heard = [heard + missed for heard in self._heard]
-            self._stopped = {p: since + missed for p, since in self._stopped.items()}
+            self._moved = [min(now, moved + missed) for moved in self._moved]
+            self._heard = [min(now, heard + missed) for heard in self._heard]
+            self._stopped = {p: min(now, since + missed) for p, since in self._stopped.items()}
 
     def _list(self, processes: list[int]) -> str:
         return ", ".join(self.names[p] for p in processes)

@@ -3,13 +3,17 @@
 Knows keys and bytes. Its server binds the launch's address alone; no other socket is opened here.
 """
 
+import errno
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from queue import Empty, Queue
 from typing import Any
 
+import ml_dtypes  # noqa: F401  names bfloat16 to numpy
 import numpy as np
 import torch.distributed
 from torch.distributed import DistError
@@ -26,6 +30,7 @@ _FOREVER = timedelta(days=30)
 _CHUNK_BYTES = 4 << 20
 """The store refuses values above 8 MiB."""
 _POLL_SECONDS = 0.05
+_LEAVE_SECONDS = 10.0
 
 
 class StoreWorld:
@@ -60,7 +65,7 @@ class StoreWorld:
         """What process 0 says of a subject, to all. Only process 0 calls ``say``."""
         key = self._key(subject)
         if self.process == 0:
-            self._set(key, say().encode())
+            self._set(key, _bytes(say()))
         return self._get(key).decode()
 
     def spread(self, subject: str, give: Callable[[], bytes]) -> bytes:
@@ -77,13 +82,13 @@ class StoreWorld:
         self.everyone(f"{subject} read", "")
         if self.process == 0:
             for start in starts:
-                self._store.delete_key(f"{key}/{start}")
+                self._delete(f"{key}/{start}")
         return data
 
     def everyone(self, subject: str, text: str) -> list[str]:
         """What each process says of a subject, by process."""
         key = self._key(subject)
-        self._set(f"{key}/{self.process}", text.encode())
+        self._set(f"{key}/{self.process}", _bytes(text))
         return [self._get(f"{key}/{process}").decode() for process in range(self.processes)]
 
     def gather(self, parts: Sequence[Array | None], owners: Sequence[int]) -> list[Array] | None:
@@ -101,15 +106,17 @@ class StoreWorld:
     def close(self) -> None:
         """Leave, once all others do: process 0 keeps the store."""
         self.everyone("left", "")
-        self._store.add("gone", 1)
-        while self.process == 0 and self._store.add("gone", 0) < self.processes:
-            time.sleep(_POLL_SECONDS)
+        with _lost():
+            self._store.add("gone", 1)
+            until = time.monotonic() + _LEAVE_SECONDS
+            while self.process == 0 and time.monotonic() < until:
+                if self._store.add("gone", 0) >= self.processes:
+                    break
+                time.sleep(_POLL_SECONDS)
 
-    def clone(self, *, within_seconds: float) -> Any:
-        """The store, for another thread, that answers in time or raises DistError."""
-        store = self._store.clone()
-        store.set_timeout(timedelta(seconds=within_seconds))
-        return store
+    def clone(self) -> Any:
+        """The store, for another thread. Where process 0 is stopped it does not answer at all."""
+        return self._store.clone()
 
     def _key(self, subject: str) -> str:
         """A key of its own for each exchange: all processes make the same ones."""
@@ -118,7 +125,7 @@ class StoreWorld:
 
     def _send(self, key: str, part: Array | None) -> None:
         assert part is not None, f"{key}: this process owns the part"
-        data = np.ascontiguousarray(part)
+        data = np.asarray(part)
         self._set(key, f"{data.dtype.name} {' '.join(map(str, data.shape))}".encode())
         view = data.reshape(-1).view(np.uint8)
         for start in range(0, len(view), _CHUNK_BYTES):
@@ -133,7 +140,7 @@ class StoreWorld:
             self._set(f"{key}/{start}/wanted", b"")
             chunk = np.frombuffer(self._get(f"{key}/{start}"), np.uint8)
             view[start : start + _CHUNK_BYTES] = chunk
-            self._store.delete_key(f"{key}/{start}")
+            self._delete(f"{key}/{start}")
         return part
 
     def _set(self, key: str, value: bytes) -> None:
@@ -143,6 +150,15 @@ class StoreWorld:
     def _get(self, key: str) -> bytes:
         with _lost():
             return bytes(self._store.get(key))
+
+    def _delete(self, key: str) -> None:
+        with _lost():
+            self._store.delete_key(key)
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8, also of names of files that have no encoding."""
+    return text.encode(errors="backslashreplace")
 
 
 @contextmanager
@@ -169,7 +185,8 @@ def join(launch: Launch, *, within_seconds: float, listening: int | None = None)
     else:
         server = _connect(launch, within_seconds)
     store = _torch.PrefixStore(f"wanc/{launch.attempt}", server)
-    _meet(launch, store, deadline)
+    with _lost():
+        _meet(launch, store, deadline)
     server.set_timeout(_FOREVER)
     return StoreWorld(launch, store)
 
@@ -182,24 +199,36 @@ def _listen(launch: Launch) -> int:
             bound.bind((launch.address, launch.port))
             bound.listen(launch.processes)
         except OSError as error:
+            remedy = "choose another MASTER_PORT, on every process"
+            if error.errno == errno.EADDRNOTAVAIL:
+                remedy = "this machine has no such address: mend MASTER_ADDR or --interface"
             raise RunError(
                 f"process 0 cannot listen on {launch.address}:{launch.port}: {error.strerror}; "
-                "choose another MASTER_PORT, on every process"
+                f"{remedy}"
             ) from error
         return bound.detach()
 
 
 def _connect(launch: Launch, within_seconds: float, **how: Any) -> Any:
     host = launch.address if how else launch.host
+    made: Queue[Any] = Queue()
+
+    def make() -> None:
+        limit = timedelta(seconds=within_seconds)
+        try:
+            made.put(
+                _torch.TCPStore(host, launch.port, timeout=limit, wait_for_workers=False, **how)
+            )
+        except DistError as error:
+            made.put(error)
+
+    threading.Thread(target=make, daemon=True).start()  # some servers keep it waiting for ever
     try:
-        return _torch.TCPStore(
-            host,
-            launch.port,
-            timeout=timedelta(seconds=within_seconds),
-            wait_for_workers=False,
-            **how,
-        )
-    except DistError as error:
+        store = made.get(timeout=within_seconds + 1)
+        if isinstance(store, DistError):
+            raise store
+        return store
+    except (DistError, Empty) as error:
         raise LostError(
             f"process {launch.process}: process 0 does not answer at {host}:{launch.port} within "
             f"{within_seconds:.0f} s: start it, or mend MASTER_ADDR and MASTER_PORT"

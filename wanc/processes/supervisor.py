@@ -102,6 +102,11 @@ class Supervisor:
         finally:
             self._show(None)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run now, process 0 first."""
+        return [worker.popen.pid for worker in self._workers]
+
     def close(self) -> None:
         """Let the processes leave; those that do not are killed."""
         for worker in self._workers:
@@ -207,7 +212,7 @@ class Supervisor:
                 if stopped:
                     self._observer.stop(worker.process, time.monotonic())
                 else:
-                    self._observer.resume(worker.process)
+                    self._observer.resume(worker.process, time.monotonic())
 
     def _hear(self, worker: _Worker) -> bool:
         messages = worker.channel.receive()

@@ -26,11 +26,12 @@ class Watch:
 
     def __init__(self, world: StoreWorld, marker: Marker, names: list[str]) -> None:
         self._world, self._marker = world, marker
-        self._store = world.clone(within_seconds=SILENCE_SECONDS)
+        self._store = world.clone()
         self._observer = Observer(names, float("inf"), time.monotonic())
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._beats_since_look = 0
+        for act in (self._run, self._keep_watch):
+            threading.Thread(target=act, daemon=True).start()
 
     def name(self, ranks: list[str]) -> None:
         """What each process hosts, once that is known."""
@@ -39,7 +40,6 @@ class Watch:
     def close(self) -> None:
         """Watch no longer."""
         self._ended.set()
-        self._thread.join()
 
     def verdict(self, error: BaseException) -> str:
         """What ended the run, once this process fails: the first cause that any process saw."""
@@ -47,8 +47,7 @@ class Watch:
             time.sleep(SILENCE_SECONDS + 2 * BEAT_SECONDS)  # who is gone will have been silent
         self.close()
         verdict = self._judge(f"{self._own_name}: {error}")
-        if self._world.process == 0:
-            time.sleep(2 * BEAT_SECONDS)  # for the others to hear of it
+        self._let_others_hear()
         return verdict
 
     @property
@@ -60,9 +59,17 @@ class Watch:
             while not self._ended.wait(BEAT_SECONDS):
                 if verdict := self._look():
                     self._die(verdict)
+                self._beats_since_look = 0
         except RuntimeError:  # the store does not answer
             if not self._ended.is_set():
                 self._die("process 0, which keeps the processes' store, is gone")
+
+    def _keep_watch(self) -> None:
+        """See that the other thread gets its answers: a stopped store gives none, and no error."""
+        while not self._ended.wait(BEAT_SECONDS):
+            self._beats_since_look += 1
+            if self._beats_since_look * BEAT_SECONDS > SILENCE_SECONDS:
+                self._die(f"{self._observer.names[0]} gave no answer for {SILENCE_SECONDS:.0f} s")
 
     def _look(self) -> str | None:
         mark = msgspec.json.encode(self._marker.current())
@@ -89,4 +96,10 @@ class Watch:
         discard_unfinished()
         sys.stderr.write(f"wanc: {self._own_name} ends: {verdict}\n")
         sys.stderr.flush()
+        self._let_others_hear()
         os._exit(RunError.exit_code)
+
+    def _let_others_hear(self) -> None:
+        """The verdict goes with the store."""
+        if self._world.process == 0:
+            time.sleep(2 * BEAT_SECONDS)

@@ -83,8 +83,7 @@ def check_agreement(world: World, subject: str, text: str) -> None:
     said = world.everyone(subject, text)
     if len(set(said)) > 1:
         common = max(said, key=said.count)
-        others = [k for k, each in enumerate(said) if each != common]
+        odd = [f"process {k} has {each}" for k, each in enumerate(said) if each != common]
         raise RunError(
-            f"{subject}: process {', '.join(map(str, others))} of {world.processes} has "
-            f"{said[others[0]]}, where {said.count(common)} have {common}"
+            f"{subject}: {'; '.join(odd)}; {said.count(common)} of {world.processes} have {common}"
         )

@@ -12,13 +12,14 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
+from wanc.bundle.config import VariantConfig
 from wanc.bundle.store import open_bundle
 from wanc.errors import RequestError, RunError
 from wanc.processes.launch import (
@@ -33,8 +34,8 @@ from wanc.processes.marker import Patience
 from wanc.processes.supervisor import Spread, Supervisor, worker_command
 from wanc.progress import Progress, Silent
 from wanc.run.load import select_variant
-from wanc.run.outputs import Files, Outputs
-from wanc.run.request import Guidance, LoadRequest, RunRequest, as_plain
+from wanc.run.outputs import Files, Outputs, saved_beside
+from wanc.run.request import Guidance, LoadRequest, RunRequest, as_plain, sampling_values
 from wanc.run.video import write_video
 from wanc.runtime.runtime import runtime_of
 
@@ -92,16 +93,6 @@ def start(request: LoadRequest, processes: Processes, progress: Progress) -> Run
         from wanc.run.runner import Joined
 
         return Joined(launch, request, processes.patience, progress)
-    spread = plan_spread(request, processes)
-    if spread is None:
-        from wanc.run.runner import Here
-
-        return Here(request, progress)
-    return Supervised(request, spread, progress)
-
-
-def plan_spread(request: LoadRequest, processes: Processes) -> Spread | None:
-    """Which ranks each local process hosts; None where this one hosts all. Raises RequestError."""
     config = select_variant(
         open_bundle(request.bundle),
         request.weights,
@@ -109,6 +100,16 @@ def plan_spread(request: LoadRequest, processes: Processes) -> Spread | None:
         topology=request.topology,
         precision=request.precision,
     )
+    spread = plan_spread(config, processes)
+    if spread is None:
+        from wanc.run.runner import Here
+
+        return Here(request, progress)
+    return Supervised(request, config, spread, progress)
+
+
+def plan_spread(config: VariantConfig, processes: Processes) -> Spread | None:
+    """Which ranks each local process hosts; None where this one hosts all. Raises RequestError."""
     count = processes.count or runtime_of(config.variant.target).processes(config)
     if processes.count is None and count == 1:
         return None
@@ -137,7 +138,7 @@ def run_to_file(
     launch = Launch.of(os.environ, address=processes.address)
     writes = launch is None or launch.process == 0
     with ExitStack() as opened:
-        saves = request.save_every is not None
+        saves = request.save_every is not None or request.resume == saved_beside(output)
         outputs = opened.enter_context(Outputs(output, latents, saves=saves)) if writes else None
         runner = opened.enter_context(closing(start(load, processes, progress)))
         record = runner.run(request, outputs.files if outputs else Files())
@@ -153,13 +154,18 @@ class Supervised:
 
     process = 0
 
-    def __init__(self, request: LoadRequest, spread: Spread, progress: Progress) -> None:
+    def __init__(
+        self, request: LoadRequest, config: VariantConfig, spread: Spread, progress: Progress
+    ) -> None:
+        self._config = config
         self._supervisor = Supervisor(spread, worker_command(), progress)
         patience = {"start_seconds": spread.start_seconds, "stall_seconds": spread.stall_seconds}
         self._supervisor.start("load", {"load": as_plain(request), "patience": patience})
 
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
-        """Generate in every process; raises what ended them."""
+        """Generate in every process; raises what ended them. A bad request ends none."""
+        if request.resume is None:
+            sampling_values(replace(request, seed=request.seed or 0), self._config)
         asked = {"run": as_plain(request), "files": as_plain(files)}
         record: dict[str, Any] = self._supervisor.ask("run", asked)
         return record

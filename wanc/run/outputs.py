@@ -16,8 +16,11 @@ from wanc.run.video import find_encoder, to_frames, write_arrays, write_video
 Array = np.ndarray[Any, Any]
 
 SUFFIX = ".mp4"
-SAVED_SUFFIX = ".steps.safetensors"
-"""Of the file beside the video that resuming needs."""
+
+
+def saved_beside(video: Path) -> Path:
+    """The file of saved steps of a video; it goes once the video is whole."""
+    return video.with_suffix(".steps.safetensors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ class Outputs:
             self._video = _reserve(video, stack)
             self._record = _reserve(record, stack)
             self._latents = _reserve(latents, stack) if latents else None
-            saved = _reserve(video.with_suffix(SAVED_SUFFIX), stack) if saves else None
+            saved = _reserve(saved_beside(video), stack) if saves else None
             self._stack = stack.pop_all()
         self.files = Files(
             video=self._video.temporary,

@@ -1,7 +1,7 @@
 """Runs in this very process: alone with all ranks, or as one of a launcher's processes."""
 
+import atexit
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +18,6 @@ from wanc.run.outputs import Files
 from wanc.run.patience import step_seconds
 from wanc.run.pipeline import generate, load_variant
 from wanc.run.request import LoadRequest, RunRequest
-
-_EXIT_SECONDS = 5
 
 
 class Here:
@@ -86,11 +84,18 @@ class Joined:
             yield
         except Exception as error:
             self._failed = True
+            atexit.register(_leave, getattr(error, "exit_code", RunError.exit_code))
             verdict = self._watch.verdict(error)
-            signal.alarm(_EXIT_SECONDS)  # libraries may wait at exit for processes that are gone
             if isinstance(error, RunError) and not isinstance(error, WeightsError):
                 raise RunError(verdict) from error
             raise
+
+
+def _leave(code: int) -> None:
+    """Exit without what libraries do then: they may wait for processes that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _keep_stdout_clean() -> None:

@@ -5,6 +5,7 @@ cpu_coordination the only file of the run side that makes non-public calls of ja
 """
 
 import contextlib
+import ctypes
 import functools
 import os
 import re
@@ -18,7 +19,7 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from wanc.arrays import aligned
 from wanc.bundle.xla_cpu import THREADS
-from wanc.errors import BundleError, RunError
+from wanc.errors import BundleError, LostError, RunError
 from wanc.processes.world import Alone, World
 from wanc.runtime.cpu_coordination import coordinate
 from wanc.runtime.engine import Buffer, Engine, Interface, Loaded, TensorType, misfits
@@ -32,6 +33,9 @@ _PATIENCE_FLAGS = (
 )
 """By default XLA aborts the process where ranks reach a collective a minute apart, as 64 ranks of
 a large model on few cores may; that a run makes progress is for the process above to watch."""
+_M_MMAP_THRESHOLD = -3
+"""malloc.h's number of the option."""
+_LARGE_BLOCK_BYTES = 1 << 20
 _COMPILE_ENTRIES = (
     "compile",
     "compile_and_load",
@@ -107,6 +111,7 @@ class CpuEngine(Engine):
 
     def __init__(self, rank_count: int, world: World | None = None) -> None:
         _watch_compiles()
+        _give_memory_back()
         world = world or Alone()
         self._rank_count = rank_count
         self._local_ranks = world.hosted(rank_count)
@@ -201,7 +206,7 @@ class CpuEngine(Engine):
             results = loaded.executable.execute_sharded([buffer.array for buffer in taken])
             arrays = results.consume_with_handlers(loaded.handlers)
         except RuntimeError as error:
-            raise RunError(f"call of {name} on ranks {loaded.ranks}: {error}") from error
+            raise _failed(f"call of {name} on ranks {loaded.ranks}", error) from error
         for index in loaded.interface.donated:
             taken[index].array = None
         if len(loaded.ranks) > 1 and arrays:
@@ -216,7 +221,7 @@ class CpuEngine(Engine):
             try:
                 _array(buffer).block_until_ready()
             except RuntimeError as error:
-                raise RunError(f"{buffer.tensor} on ranks {buffer.ranks}: {error}") from error
+                raise _failed(f"{buffer.tensor} on ranks {buffer.ranks}", error) from error
 
     def fetch(self, buffer: Buffer, *, rank: int) -> np.ndarray[Any, Any]:
         here = _own(buffer).place.here
@@ -226,7 +231,7 @@ class CpuEngine(Engine):
         try:
             host, _ = shard._single_device_array_to_np_array_did_copy()
         except RuntimeError as error:
-            raise RunError(f"{buffer.tensor} on rank {rank}: {error}") from error
+            raise _failed(f"{buffer.tensor} on rank {rank}", error) from error
         return np.array(host)  # jaxlib gives a view, under which the device memory could be reused
 
     def close(self) -> None:
@@ -249,7 +254,7 @@ class CpuEngine(Engine):
             try:
                 last.block_until_ready()
             except RuntimeError as error:
-                raise RunError(f"an earlier call failed: {error}") from error
+                raise _failed("an earlier call failed", error) from error
 
     def _place(self, ranks: tuple[int, ...]) -> _Place:
         if self._client is None:
@@ -288,6 +293,17 @@ def _client_environment() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _give_memory_back() -> None:
+    """Have glibc map every large block by itself, so that a freed one leaves the process.
+
+    By default its threshold rises to 32 MiB as blocks are freed; then activations of many threads
+    lie scattered in its heaps, and a process that generates again and again keeps growing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
 def _label(tensor: TensorType, devices: tuple[Any, ...]) -> tuple[_Aval, Any]:
@@ -349,6 +365,12 @@ def _aliases(header: str) -> tuple[tuple[int, int], ...]:
     """Parameters and results in ``input_output_alias={ {0}: (2, {}, may-alias) }``."""
     found = re.findall(r"\{(\d*)\}: \((\d+), \{\}, (?:may|must)-alias", header)
     return tuple(sorted((int(parameter), int(result or 0)) for result, parameter in found))
+
+
+def _failed(what: str, error: RuntimeError) -> RunError:
+    """What XLA reports; gloo fails where the other end of a connection is gone."""
+    kind = LostError if "gloo" in str(error).lower() else RunError
+    return kind(f"{what}: {error}")
 
 
 def _own(buffer: Buffer) -> CpuBuffer:

@@ -362,9 +362,7 @@ def test_another_dtype(
 def test_steps_beyond_the_run(
     saved: Saved, config: VariantConfig, values: SamplingValues, step: int
 ) -> None:
-    with pytest.raises(
-        RequestError, match=f"saved after step {step} of unipc; the run has"
-    ):
+    with pytest.raises(RequestError, match=f"saved after step {step} of unipc; the run has"):
         replace(saved, step=step).check(config, values)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from bench.command_line import light_rows, lowering
+from bench.command_line import host_step, light_rows, lowering
 from bench.model import MODEL, SHAPE
 from wanc.cache import Cache
 from wanc.compile import compile_bundle
@@ -212,9 +212,10 @@ def main() -> None:
             }
         rows["start to mp4"] = start_row(load, values, folder)
         commands = light_rows(bundle)
+    host = host_step()
     show(rows, compile_s)
-    show_commands(commands, lowered)
-    keep(rows, compile_s, commands, lowered)
+    show_commands(commands, lowered, host)
+    keep(rows, compile_s, commands, lowered, host)
 
 
 def show(rows: dict[str, dict[str, float]], compile_s: float) -> None:
@@ -230,13 +231,20 @@ def show(rows: dict[str, dict[str, float]], compile_s: float) -> None:
         print(f"{what:<26}{row['wanc']:>8.0f}{row['diffusers']:>11.0f}{ratio:>7.2f}x{other:>15}")
 
 
-def show_commands(commands: dict[str, float], lowered: tuple[float, float]) -> None:
+def show_commands(
+    commands: dict[str, float], lowered: tuple[float, float], host: dict[str, float]
+) -> None:
     """Print what people wait for in a terminal."""
     print(f"\n{'median of ' + str(REPEATS) + ' processes, ms':<32}{'wanc':>8}")
     for what, ms in commands.items():
         print(f"{what:<32}{ms:>8.0f}")
     seconds, gigabytes = lowered
     print(f"lowering of A14B, 64 ranks, 480p, once: {seconds:.1f} s, peak {gigabytes:.2f} GB")
+    print(
+        f"host's work in a step of A14B, 64 ranks, 480p: {host['step']:.0f} ms on one core, ",
+        end="",
+    )
+    print(f"{host['scheduler']:.0f} of it diffusers' scheduler")
 
 
 def keep(
@@ -244,6 +252,7 @@ def keep(
     compile_s: float,
     commands: dict[str, float],
     lowered: tuple[float, float],
+    host: dict[str, float],
 ) -> None:
     """Add a line to the file of measurements."""
     kept = {
@@ -253,6 +262,7 @@ def keep(
         "commands_ms": commands,
         "lowering_s": lowered[0],
         "lowering_peak_gb": lowered[1],
+        "host_step_ms": host,
     }
     KEPT.parent.mkdir(exist_ok=True)
     with KEPT.open("a") as file:

@@ -1,5 +1,6 @@
 """How long commands take that people wait for in a terminal, and lowering at full size."""
 
+import json
 import os
 import resource
 import statistics
@@ -34,6 +35,14 @@ def lowering(folder: Path) -> tuple[float, float]:
     """Seconds to lower the 14B model for 64 ranks from a cold cache, and the peak in GB."""
     seconds = elapsed(LOWER, folder / "lowered", {"XDG_CACHE_HOME": str(folder / "cold")})
     return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+
+
+def host_step() -> dict[str, float]:
+    """Milliseconds of the host's own work in a step at full size, in a process on one core."""
+    command = [sys.executable, "-m", "bench.host_step"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
 def elapsed(line: str, bundle: Path, environment: dict[str, str] | None = None) -> float:

@@ -62,13 +62,13 @@ def resident():
         return int(file.read().split()[1])
 
 with wanc.load(sys.argv[1], sys.argv[2]) as pipeline:
-    pipeline.generate("a ship", steps=2, seed=0)
-    pipeline.generate("a ship", steps=2, seed=1)
-    before = resident()
-    for seed in range(20):
+    seen = []
+    for seed in range(25):
         pipeline.generate("a ship", steps=2, seed=seed)
-    print(resident() / before)
+        seen.append(resident())
+    print(min(seen[20:]) / min(seen[:5]))
 """
+"""What XLA's threads still hold as a call returns varies: so the least of five is compared."""
 
 
 def test_twenty_generations_do_not_grow(wanc):

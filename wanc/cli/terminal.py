@@ -90,15 +90,16 @@ class Terminal:
             TimeElapsedColumn,
             TimeRemainingColumn,
         )
+        from rich.table import Column
 
         with Progress(
-            TextColumn("{task.description:<8}"),
+            TextColumn("{task.description:<11}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[done]}"),
+            TextColumn("{task.fields[done]}", table_column=Column(no_wrap=True, max_width=22)),
             console=Console(stderr=True),
         ) as progress:
             yield _Bar(progress, progress.add_task(name, total=total, done=""))

@@ -77,6 +77,7 @@ class Supervisor:
 
     def start(self, subject: str, value: Any) -> Any:
         """Start all processes and have them do the first work; returns process 0's answer."""
+        self._progress.note(f"starting {len(self._spread.ranks)} processes")
         for attempt in range(1, _STARTS + 1):
             self._spawn()
             try:

@@ -129,8 +129,10 @@ def generate(loaded: Loaded, request: RunRequest, files: Files, progress: Progre
         job.clock.restart()
         made = sample(loaded, job)
     if made.pixels is not None:
-        with job.clock.stage("write"), progress.task("write", 1):
+        with job.clock.stage("write"), progress.task("write", 1) as task:
             files.write(made.pixels, job.values.fps, made.latents.numpy())
+            task.advance()
+    del made
     loaded.session.forget()
     return RunRecord.of(
         loaded.bundle, loaded.session, loaded.tokenizer, job.request, job.values, job.clock
@@ -176,10 +178,11 @@ def sample(loaded: Loaded, job: Job) -> Generation:
     """Encode the prompts, denoise, decode."""
     session, clock, progress = loaded.session, job.clock, job.progress
     state: Values = {}
-    with clock.stage("encode_text"), torch.no_grad(), progress.task("encode text", 1):
+    with clock.stage("encode_text"), torch.no_grad(), progress.task("encode text", 1) as task:
         texts = (job.request.prompt, job.request.negative)
         prompts = [loaded.tokenizer(text or "") for text in texts]
         embeddings = encode_prompts(session, prompts, job.values, state)
+        task.advance()
     with clock.stage("denoise"), torch.no_grad():
         latents = denoise(session, job, state)
     state.clear()

@@ -54,6 +54,7 @@ class Session:
         """Drop all that one generation fed."""
         self._feeds.clear()
         self._fed.clear()
+        self.engine.give_back()
 
     def prepare(
         self,

@@ -5,7 +5,6 @@ cpu_coordination the only file of the run side that makes non-public calls of ja
 """
 
 import contextlib
-import ctypes
 import functools
 import os
 import re
@@ -17,7 +16,7 @@ import numpy as np
 from jaxlib import _jax, xla_client
 from jaxlib.version import __version__ as jaxlib_version
 
-from wanc.arrays import aligned
+from wanc.arrays import aligned, give_freed_memory_back, keep_heaps_few
 from wanc.bundle.xla_cpu import THREADS
 from wanc.errors import BundleError, LostError, RunError
 from wanc.processes.world import Alone, World
@@ -33,9 +32,6 @@ _PATIENCE_FLAGS = (
 )
 """By default XLA aborts the process where ranks reach a collective a minute apart, as 64 ranks of
 a large model on few cores may; that a run makes progress is for the process above to watch."""
-_M_MMAP_THRESHOLD = -3
-"""malloc.h's number of the option."""
-_LARGE_BLOCK_BYTES = 1 << 20
 _COMPILE_ENTRIES = (
     "compile",
     "compile_and_load",
@@ -111,7 +107,7 @@ class CpuEngine(Engine):
 
     def __init__(self, rank_count: int, world: World | None = None) -> None:
         _watch_compiles()
-        _give_memory_back()
+        keep_heaps_few()
         world = world or Alone()
         self._rank_count = rank_count
         self._local_ranks = world.hosted(rank_count)
@@ -234,6 +230,10 @@ class CpuEngine(Engine):
             raise _failed(f"{buffer.tensor} on rank {rank}", error) from error
         return np.array(host)  # jaxlib gives a view, under which the device memory could be reused
 
+    def give_back(self) -> None:
+        _native.collect_garbage()
+        give_freed_memory_back()
+
     def close(self) -> None:
         self._client = self._in_flight = None
         self._devices.clear()
@@ -293,17 +293,6 @@ def _client_environment() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _give_memory_back() -> None:
-    """Have glibc map every large block by itself, so that a freed one leaves the process.
-
-    By default its threshold rises to 32 MiB as blocks are freed; then activations of many threads
-    lie scattered in its heaps, and a process that generates again and again keeps growing.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
 def _label(tensor: TensorType, devices: tuple[Any, ...]) -> tuple[_Aval, Any]:

@@ -148,6 +148,9 @@ class Engine(Protocol):
     def fetch(self, buffer: Buffer, *, rank: int) -> np.ndarray[Any, Any]:
         """A copy of a hosted rank's shard, once it is ready. Raises RunError as ``wait`` does."""
 
+    def give_back(self) -> None:
+        """Return to the system what host memory no buffer needs any more."""
+
     def close(self) -> None:
         """Let go of the devices. Buffers and executables may not be used afterwards."""
 

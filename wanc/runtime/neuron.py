@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from wanc.arrays import give_freed_memory_back
 from wanc.bundle.neff_names import ALIASED, input_name, output_name
 from wanc.errors import BundleError, RunError
 from wanc.runtime.engine import Buffer, Interface, Loaded, TensorType, misfits
@@ -201,6 +202,9 @@ class NeuronEngine:
             )
         read = self._cores[rank].run(own.memory[rank].read, f"fetch of {own.tensor}")
         return self._failure.settle(read)
+
+    def give_back(self) -> None:
+        give_freed_memory_back()
 
     def close(self) -> None:
         """Let go of the cores. One that hangs is left to the end of the process."""

@@ -40,6 +40,7 @@ _SOURCES = (
     "targets/cpu_convolutions.py",
     "targets/cpu_layout.py",
     "targets/cpu_rewrites.py",
+    "targets/cpu_sums.py",
     "targets/cpu_worker.py",
 )
 """Files below wanc/ that determine an executable."""

@@ -21,7 +21,17 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from wanc.targets.cpu_layout import Laid, element_of, i64s, lie, reshape, shape_of
+from wanc.targets.cpu_layout import (
+    Laid,
+    converted,
+    cut,
+    element_of,
+    i64s,
+    lie,
+    reshape,
+    shape_of,
+    wide,
+)
 
 Pads = list[list[int]]
 """Zeros before and after, per spatial dim."""
@@ -59,7 +69,7 @@ def convolution(op: Any, xs: Sequence[Laid]) -> Laid | None:
         frames = reshape(source, shape_of(source)[1:])
         frames = _video(frames, kernel, window, sizes[2:])
         value = None if frames is None else reshape(frames, [1, *shape_of(frames)])
-    return None if value is None else Laid(_narrowed(value, op.results[0]), order)
+    return None if value is None else Laid(converted(value, element_of(op.results[0])), order)
 
 
 def _window(op: Any) -> _Window | None:
@@ -132,7 +142,7 @@ def _images(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any:
     if taps == [1, 1] and window == _Window([1, 1], [[0, 0], [0, 0]]):
         return _pointwise(x, reshape(kernel, [outputs, channels]))
     if count > 1 and _bytes(x) > _LARGE_BYTES:
-        images = [_cut(x, 0, at, at + 1) for at in range(count)]
+        images = [cut(x, 0, at, at + 1) for at in range(count)]
         return stablehlo.concatenate([_images(y, kernel, window, sizes) for y in images], 0)
     rows = sizes[0]
     pads = window.pads
@@ -140,7 +150,7 @@ def _images(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any:
         pads = [[0, window.strides[0]], [0, 0]]
         rows += 1
     y = stablehlo.convolution(
-        ir.RankedTensorType.get([count, rows, sizes[1], outputs], _wide(x)),
+        ir.RankedTensorType.get([count, rows, sizes[1], outputs], wide(x)),
         x,
         kernel,
         stablehlo.ConvDimensionNumbers.get(0, 3, [1, 2], 1, 0, [2, 3], 0, 3, [1, 2]),
@@ -149,7 +159,7 @@ def _images(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any:
         window_strides=i64s(window.strides),
         padding=_pairs(pads),
     )
-    return _cut(y, 1, 0, sizes[0])
+    return cut(y, 1, 0, sizes[0])
 
 
 def _pairs(pads: Pads) -> Any:
@@ -164,7 +174,7 @@ def _pointwise(x: Any, kernel: Any) -> Any:
     outputs, _ = shape_of(kernel)
     dims = stablehlo.DotDimensionNumbers.get([], [], [len(space)], [1])
     return stablehlo.dot_general(
-        ir.RankedTensorType.get([*space, outputs], _wide(x)), x, kernel, dims
+        ir.RankedTensorType.get([*space, outputs], wide(x)), x, kernel, dims
     )
 
 
@@ -186,7 +196,7 @@ def _video(x: Any, kernel: Any, window: _Window, sizes: list[int]) -> Any | None
     if window.strides[0] != 1:
         return None
     taps_OChw = [
-        reshape(_cut(kernel, 2, at, at + 1), [outputs, channels, *taps]) for at in range(frames)
+        reshape(cut(kernel, 2, at, at + 1), [outputs, channels, *taps]) for at in range(frames)
     ]
     at_once = sizes[0] if _bytes(x) <= _LARGE_BYTES else 1
     parts = []
@@ -204,38 +214,17 @@ def _frames(x: Any, start: int, stop: int) -> Any | None:
     count = shape_of(x)[0]
     if stop <= 0 or start >= count:
         return None
-    cut = _cut(x, 0, max(start, 0), min(stop, count))
+    kept = cut(x, 0, max(start, 0), min(stop, count))
     if (start, stop) == (max(start, 0), min(stop, count)):
-        return cut
+        return kept
     element = element_of(x)
     zero = ir.DenseElementsAttr.get_splat(
         ir.RankedTensorType.get([], element), ir.FloatAttr.get(element, 0.0)
     )
     low, high, inner = ([amount, 0, 0, 0] for amount in (max(-start, 0), max(stop - count, 0), 0))
-    return stablehlo.pad(cut, stablehlo.constant(zero), i64s(low), i64s(high), i64s(inner))
+    return stablehlo.pad(kept, stablehlo.constant(zero), i64s(low), i64s(high), i64s(inner))
 
 
 def _bytes(value: Any) -> int:
     element = element_of(value)
     return math.prod(shape_of(value)) * ir.FloatType(element).width // 8
-
-
-def _cut(value: Any, dim: int, start: int, stop: int) -> Any:
-    """The value from start to stop along one dim."""
-    starts, stops = [0] * len(shape_of(value)), shape_of(value)
-    if (start, stop) == (0, stops[dim]):
-        return value
-    starts[dim], stops[dim] = start, stop
-    return stablehlo.slice(value, i64s(starts), i64s(stops), i64s([1] * len(stops)))
-
-
-def _wide(x: Any) -> Any:
-    """The element type of sums: fp32 for narrower floats, as one convolution would sum."""
-    element = element_of(x)
-    return ir.F32Type.get() if ir.FloatType(element).width < 32 else element
-
-
-def _narrowed(value: Any, like: Any) -> Any:
-    element = element_of(like)
-    target = ir.RankedTensorType.get(shape_of(value), element)
-    return value if value.type == target else stablehlo.convert(target, value)

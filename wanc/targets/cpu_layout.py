@@ -63,6 +63,27 @@ def reshape(value: Any, shape: Sequence[int]) -> Any:
     return stablehlo.reshape(type_like(value, shape), value)
 
 
+def cut(value: Any, dim: int, start: int, stop: int) -> Any:
+    """The value from start to stop along one dim."""
+    starts, stops = [0] * len(shape_of(value)), shape_of(value)
+    if (start, stop) == (0, stops[dim]):
+        return value
+    starts[dim], stops[dim] = start, stop
+    return stablehlo.slice(value, i64s(starts), i64s(stops), i64s([1] * len(stops)))
+
+
+def wide(value: Any) -> Any:
+    """The element type of sums: fp32 for narrower floats, as one operation of XLA's would sum."""
+    element = element_of(value)
+    return ir.F32Type.get() if ir.FloatType(element).width < 32 else element
+
+
+def converted(value: Any, element: Any) -> Any:
+    """The value itself where it has elements of the type."""
+    target = ir.RankedTensorType.get(shape_of(value), element)
+    return value if value.type == target else stablehlo.convert(target, value)
+
+
 def plain(value: Any) -> Laid:
     """A tensor as it is named."""
     return Laid(value, tuple(range(len(shape_of(value)))))

@@ -22,6 +22,7 @@ def compile_program(stablehlo: bytes, replica_count: int) -> bytes:
     from jaxlib.mlir.dialects import stablehlo as dialect
 
     from wanc.targets.cpu_rewrites import rewrite
+    from wanc.targets.cpu_sums import order_sums
 
     xla: Any = xla_client
     context = ir.Context()
@@ -29,6 +30,7 @@ def compile_program(stablehlo: bytes, replica_count: int) -> bytes:
     chlo.register_dialect(context)
     module = dialect.deserialize_portable_artifact(context, stablehlo)
     rewrite(module)
+    order_sums(module)
     client = xla.make_cpu_client(num_devices=replica_count)
     devices = tuple(client.local_devices())
     options = xla.CompileOptions()

@@ -139,9 +139,13 @@ class Supervisor:
         now = time.monotonic()
         names = [f"process {k} ({ranks})" for k, ranks in enumerate(spread.ranks)]
         self._observer = Observer(names, spread.start_seconds, now)
-        with socket.create_server((spread.address, 0), backlog=len(names)) as server:
-            for process in range(len(names)):
-                self._workers.append(self._spawn_one(process, server))
+        try:
+            with socket.create_server((spread.address, 0), backlog=len(names)) as server:
+                for process in range(len(names)):
+                    self._workers.append(self._spawn_one(process, server))
+        except BaseException:
+            self.kill()
+            raise
 
     def _spawn_one(self, process: int, server: socket.socket) -> _Worker:
         ours, theirs = socket.socketpair()

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wanc.api import Processes, run_to_file
 from wanc.bundle.store import open_bundle
 from wanc.cache import Cache
 from wanc.compile import compile_bundle
@@ -23,6 +22,7 @@ from wanc.run.prompt import Tokenizer
 from wanc.run.record import Stopwatch
 from wanc.run.request import Guidance, LoadRequest, RunRequest, sampling_values
 from wanc.run.session import Session
+from wanc.run.start import Processes, run_to_file
 from wanc.spec.model import Model
 from wanc.spec.presets import NEGATIVE_PROMPT, TINY
 from wanc.spec.shape import Shape

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wanc.api import Processes, plan_spread
 from wanc.bundle.store import open_bundle
 from wanc.errors import WancError
 from wanc.processes.supervisor import Supervisor, worker_command
 from wanc.progress import Silent
 from wanc.run.outputs import Outputs
 from wanc.run.request import LoadRequest, RunRequest, as_plain
+from wanc.run.start import Processes, plan_spread
 
 START = "start"
 STEPS = 4
@@ -110,7 +110,6 @@ def run(
     how = Processes(count=processes, start_seconds=60.0, stall_seconds=stall_seconds)
     spread = plan_spread(open_bundle(bundle).variants[0].config, how)
     assert spread is not None
-    patience = {"start_seconds": how.start_seconds, "stall_seconds": how.stall_seconds}
     supervisor = Supervisor(spread, worker_command(), strike)
     began, error, record = time.monotonic(), None, None
     pids: list[int] = []
@@ -120,7 +119,7 @@ def run(
                 strike.supervisor = supervisor
                 if strike.stage == START:
                     threading.Thread(target=strike.watch_start, daemon=True).start()
-            supervisor.start("load", {"load": as_plain(load), "patience": patience})
+            supervisor.start("load", {"load": as_plain(load), "patience": as_plain(how.patience)})
             pids = supervisor.pids
             wanted = {"run": as_plain(asked), "files": as_plain(outputs.files)}
             record = supervisor.ask("run", wanted)

@@ -31,7 +31,8 @@ def main() -> NoReturn:
         code = getattr(error, "exit_code", WancError.exit_code)
         if not isinstance(error, WancError):
             traceback.print_exc()
-        text = (str(error) or repr(error)).encode(errors="backslashreplace").decode()
+        said = str(error) if isinstance(error, WancError) else f"{type(error).__name__}: {error}"
+        text = said.encode(errors="backslashreplace").decode()
         channel.send(Failed(kind=type(error).__name__, message=text))
     sys.stderr.flush()
     os._exit(code)  # what libraries do at exit may wait for processes that are gone
@@ -65,6 +66,7 @@ def _work(channel: Channel) -> None:
         ask = next(asks, None)
         if ask is None:
             break
+        marker.move("begin")
         request = from_plain(ask.value["run"], RunRequest)
         files = from_plain(ask.value["files"], Files)
         answer = generate(loaded, request, files, marker).to_json()

@@ -53,7 +53,6 @@ def launch(process: int, processes: int, port: int, **more: Any) -> Launch:
     return Launch(
         process=process,
         processes=processes,
-        local_process=process,
         host=LOOPBACK,
         port=port,
         address=LOOPBACK,

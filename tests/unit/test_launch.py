@@ -10,7 +10,6 @@ TORCHRUN = {
     **PLAIN,
     "RANK": "5",
     "WORLD_SIZE": "8",
-    "LOCAL_RANK": "1",
     "LOCAL_WORLD_SIZE": "4",
     "GROUP_RANK": "1",
     "TORCHELASTIC_RUN_ID": "nightly",
@@ -44,7 +43,6 @@ def test_all_that_torchrun_sets():
     assert Launch.of(TORCHRUN) == Launch(
         process=5,
         processes=8,
-        local_process=1,
         host="127.0.0.1",
         port=29501,
         address="127.0.0.1",
@@ -57,7 +55,6 @@ def test_the_least_that_a_launcher_sets():
     assert Launch.of(PLAIN) == Launch(
         process=1,
         processes=2,
-        local_process=0,
         host="127.0.0.1",
         port=29501,
         address="127.0.0.1",
@@ -106,7 +103,7 @@ def test_all_that_is_missing_is_named_at_once():
     assert "unset them all to run alone" in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT", "LOCAL_RANK"])
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
 @pytest.mark.parametrize("text", ["two", "1.5", "0x2", "1 2"])
 def test_no_numbers(name, text):
     with pytest.raises(RequestError, match=rf"{name} is '{text}', which is no number"):

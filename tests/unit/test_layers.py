@@ -23,10 +23,10 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "kernels": {"lower"},
     "model": {"trace", "lower"},
     "processes": {"runtime", "run", "api", "worker", "cli"},
-    "runtime": {"run", "api"},
+    "runtime": {"run"},
     "weights": {"run"},
     "run": {"api", "worker", "cli"},
-    "api": {"cli"},
+    "api": set(),  # of users
     "worker": set(),  # a process of its own
     "doctor": {"cli"},
     "targets": {"build", "compile", "cli"},

@@ -284,3 +284,30 @@ def test_short_pauses_count():
         assert time.observer.fault(time.now) is None
     time.now += 3
     assert "gave no sign for 9 s" in time.observer.fault(time.now)
+
+
+def test_who_waits_for_one_that_goes_on_is_not_at_fault():
+    """At the end of a decode some have no tile left, and wait while others still make steps."""
+    done = mark(9, "decode", step=2, total=2, where=EXCHANGE)
+    time = Timeline(mark(1, "decode"), done, done)
+    for count in range(2, 20):
+        assert time.go(50) is None
+        time.hear(0, mark(count, "decode"))
+    seconds, fault = time.go(61)
+    assert seconds == 61
+    assert "process 0 (ranks 0-1) made no progress" in fault
+
+
+def test_who_waits_with_less_patience_is_not_named_for_one_that_hangs():
+    """Patience follows the steps that each process saw."""
+    waits = mark(4, where=COLLECTIVE, allowed_seconds=100.0)
+    hangs = mark(4, where=HERE, allowed_seconds=110.0)
+    seconds, fault = Timeline(waits, hangs, waits).go(200)
+    assert seconds == 111
+    assert "process 1 (ranks 2-3) made no progress" in fault
+
+
+def test_marks_that_were_overtaken_are_not_heard():
+    time = Timeline(*[mark(5)] * 3)
+    assert not time.observer.hear(0, replace(mark(4, "load"), beat=0), time.now)
+    assert time.observer.mark(0).stage == "denoise"

@@ -14,7 +14,9 @@ from wanc.processes.launch import START_SECONDS
 
 def run_command(
     bundle: Annotated[Path, typer.Option("--bundle", help="The compiled bundle.")],
-    weights: Annotated[Path, typer.Option("--weights", help="A checkpoint directory.")],
+    weights: Annotated[
+        Path, typer.Option("--weights", help="A checkpoint directory, prepared or not.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The mp4 to write.")],
     prompt: Annotated[str | None, typer.Option("--prompt", help="What to show.")] = None,
     negative: Annotated[
@@ -99,8 +101,8 @@ def run_command(
     On every rank of the variant's topology, without a compiler."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA greets every device otherwise
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from wanc.api import Processes, run_to_file
     from wanc.run.request import Guidance, LoadRequest, RunRequest
+    from wanc.run.start import Processes, run_to_file
 
     if prompt is None and resume is None:
         raise RequestError("--prompt is missing: say what to show")

@@ -4,6 +4,7 @@ Knows variables and sockets' addresses, and nothing of what the processes run.
 """
 
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -18,6 +19,8 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 LOOPBACK = "127.0.0.1"
 
+_LOOKUP_SECONDS = 1.0
+
 START_SECONDS = 300.0
 """For processes to start and to meet: imports take long where many share few cores."""
 
@@ -28,8 +31,6 @@ class Launch:
 
     process: int
     processes: int
-    local_process: int
-    """Its place among those of this machine."""
     host: str
     """Name or address of the machine with process 0."""
     port: int
@@ -42,8 +43,16 @@ class Launch:
     """Whether the launcher runs the store itself."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str], *, address: str | None = None) -> Self | None:
+    def of(
+        cls,
+        environment: Mapping[str, str],
+        *,
+        address: str | None = None,
+        within_seconds: float = 0.0,
+    ) -> Self | None:
         """What the environment says; None where it names no other process.
+
+        A name of process 0's machine that is not known yet has so long to become so.
 
         Raises:
             RequestError: variables are missing, no numbers, or contradict each other.
@@ -67,12 +76,9 @@ class Launch:
         return cls(
             process=process,
             processes=processes,
-            local_process=_number(environment, "LOCAL_RANK")
-            if environment.get("LOCAL_RANK")
-            else 0,
             host=host,
             port=port,
-            address=address or _own_address(host, port),
+            address=address or _own_address(host, port, within_seconds),
             attempt="-".join(
                 environment.get(name, "0")
                 for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
@@ -129,15 +135,20 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         raise RequestError(f"{name} is {environment[name]!r}, which is no number") from None
 
 
-def _own_address(host: str, port: int) -> str:
+def _own_address(host: str, port: int, within_seconds: float) -> str:
     """The address from which this machine reaches process 0; raises RequestError."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))  # sends nothing: it picks a route
-            return str(probe.getsockname()[0])
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RequestError(
-            f"MASTER_ADDR {host!r} cannot be reached: {reason}; it is the name or "
-            "address of the machine with RANK 0"
-        ) from error
+    deadline = time.monotonic() + within_seconds
+    while True:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host, port))  # sends nothing: it picks a route
+                return str(probe.getsockname()[0])
+        except (OSError, ValueError) as error:
+            if isinstance(error, socket.gaierror) and time.monotonic() < deadline:
+                time.sleep(_LOOKUP_SECONDS)
+                continue
+            reason = getattr(error, "strerror", None) or error
+            raise RequestError(
+                f"MASTER_ADDR {host!r} cannot be reached: {reason}; it is the name or address of "
+                "the machine with RANK 0"
+            ) from error

@@ -23,7 +23,10 @@ FLOOR_SECONDS = 60.0
 SLACK = 10.0
 """A step may take so many times what the plan predicts, or what the longest step took."""
 
-START, IDLE = "start", "idle"
+START, OPEN, IDLE = "start", "open", "idle"
+
+_FLOORS = {"open": 300.0, "load": 300.0, "write": 900.0}
+"""Of stages whose steps no plan predicts: imports, cold storage, a long video on a busy core."""
 
 _HERE = Path(__file__)
 _ROOT = _HERE.parents[1]
@@ -51,7 +54,7 @@ class Patience:
         if self.stall_seconds is not None:
             return self.stall_seconds
         seconds = self.longest.get(stage, self.predicted.get(stage, 0.0))
-        return max(FLOOR_SECONDS, SLACK * seconds)
+        return max(_FLOORS.get(stage, FLOOR_SECONDS), SLACK * seconds)
 
     def saw(self, stage: str, seconds: float) -> None:
         """A step of a stage took so long."""

@@ -94,5 +94,7 @@ class Channel:
         return [self._decoder.decode(line) for line in lines]
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up, also where a fork holds the socket."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -37,13 +37,15 @@ class Observer:
         self._stopped: dict[int, float] = {}
         self._looked = now
 
-    def hear(self, process: int, mark: Mark, now: float) -> None:
-        """A process says where it is; a mark that was heard before is no sign of life."""
+    def hear(self, process: int, mark: Mark, now: float) -> bool:
+        """A process says where it is; a mark heard before, or overtaken, is no sign of life."""
+        if mark.beat <= self._marks[process].beat:
+            return False
         if mark.count != self._marks[process].count:
             self._moved[process] = now
-        if mark.beat != self._marks[process].beat:
-            self._heard[process] = now
+        self._heard[process] = now
         self._marks[process] = mark
+        return True
 
     def stop(self, process: int, now: float) -> None:
         """A signal stopped a process."""
@@ -64,18 +66,26 @@ class Observer:
 
     def fault(self, now: float) -> str | None:
         """What is wrong, in words; None where all go on. To be asked about each second."""
+        return self.silence(now) or self._stall(now)
+
+    def silence(self, now: float) -> str | None:
+        """Who gives no sign, in words."""
         self._pass_over(now)
-        everyone = range(len(self.names))
-        silent = [p for p in everyone if self._silence(p, now) > SILENCE_SECONDS]
-        if silent:
-            seconds = max(self._silence(p, now) for p in silent)
-            return (
-                f"{self._list(silent)} gave no sign for {seconds:.0f} s: stopped, or cut off; "
-                f"last seen in {self._marks[silent[0]]}"
-            )
-        overdue = [p for p in everyone if self._idle(p, now) > self._allowed(p)]
-        if not overdue:
+        silent = [p for p in range(len(self.names)) if self._silent(p, now) > SILENCE_SECONDS]
+        if not silent:
             return None
+        seconds = max(self._silent(p, now) for p in silent)
+        return (
+            f"{self._list(silent)} gave no sign for {seconds:.0f} s: stopped, or cut off; "
+            f"last seen in {self._marks[silent[0]]}"
+        )
+
+    def _stall(self, now: float) -> str | None:
+        everyone = range(len(self.names))
+        overdue = [p for p in everyone if self._idle(p, now) > self._allowed(p)]
+        going = [p for p in everyone if p not in overdue and self._allowed(p) < float("inf")]
+        if not overdue or (going and all(map(self._waits, overdue))):
+            return None  # those who wait do so for those who go on, and who are judged in turn
         guilty = self._guilty(overdue)
         mark = self._marks[guilty[0]]
         where = f" at {mark.where}" if mark.where else ""
@@ -85,12 +95,15 @@ class Observer:
         )
 
     def _guilty(self, overdue: list[int]) -> list[int]:
-        busy = [p for p in overdue if not self._marks[p].where.startswith(_WAITING)]
+        busy = [p for p in overdue if not self._waits(p)]
         suspects = busy or overdue
         least = min(self._marks[p].count for p in suspects)
         return [p for p in suspects if self._marks[p].count == least]
 
-    def _silence(self, process: int, now: float) -> float:
+    def _waits(self, process: int) -> bool:
+        return self._marks[process].where.startswith(_WAITING)
+
+    def _silent(self, process: int, now: float) -> float:
         """Seconds without a sign; while a process starts, imports may keep its threads from it."""
         if process in self._stopped:
             return now - self._stopped[process]

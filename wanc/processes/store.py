@@ -231,7 +231,9 @@ def _connect(launch: Launch, within_seconds: float, **how: Any) -> Any:
     except (DistError, Empty) as error:
         raise LostError(
             f"process {launch.process}: process 0 does not answer at {host}:{launch.port} within "
-            f"{within_seconds:.0f} s: start it, or mend MASTER_ADDR and MASTER_PORT"
+            f"{within_seconds:.0f} s: start it, or mend MASTER_ADDR and MASTER_PORT. Where a "
+            "machine knows its own name as loopback, process 0 listens there: give an address, or "
+            "--interface"
         ) from error
 
 

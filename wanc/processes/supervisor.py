@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import wanc.errors as errors
+from wanc import errors
 from wanc.errors import LostError, RunError
 from wanc.processes.launch import LOOPBACK
-from wanc.processes.marker import START
+from wanc.processes.marker import START, Patience
 from wanc.processes.messages import Answer, Ask, Channel, Failed, Mark, Message, Note
 from wanc.processes.observer import Observer
 from wanc.progress import Progress, Task
@@ -31,7 +31,8 @@ CHANNEL, LISTENING = "WANC_CHANNEL", "WANC_LISTENING"
 _LOOK_SECONDS = 0.2
 _GRACE_SECONDS = 0.5
 """After the first failure, for its cause to show: those who lose a peer often speak first."""
-_TERMINATE_SECONDS = 1.0
+_END_SECONDS = 1.0
+"""For killed processes to be gone; one that hangs in the kernel is left to it."""
 _LEAVE_SECONDS = 20.0
 _STARTS = 3
 """A start that dies by itself is tried again: meetings of many processes fail now and then."""
@@ -45,9 +46,7 @@ class Spread:
 
     ranks: tuple[str, ...]
     """What each process hosts, for people."""
-    start_seconds: float
-    stall_seconds: float | None
-    """For every step; None to judge by prediction and by steps seen."""
+    patience: Patience
     address: str = LOOPBACK
     """Where sockets bind."""
 
@@ -60,6 +59,8 @@ class _Worker:
     errors: Any
     """What it writes on stderr."""
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    rest: bytes = b""
+    """Of stderr: a line that has not ended."""
     answer: Answer | None = None
     failed: Failed | None = None
     gone: bool = False
@@ -90,6 +91,8 @@ class Supervisor:
 
     def ask(self, subject: str, value: Any) -> Any:
         """Have every process do some work; returns process 0's answer. Raises what ended them."""
+        if not self._workers:
+            raise RunError("the processes have ended with an earlier error: load again")
         try:
             for worker in self._workers:
                 worker.answer = None
@@ -98,10 +101,11 @@ class Supervisor:
             assert self._workers[0].answer is not None
             return self._workers[0].answer.value
         except BaseException:
+            self._stop_showing(*sys.exc_info())
             self.kill()
             raise
         finally:
-            self._show(None)
+            self._stop_showing(None, None, None)
 
     @property
     def pids(self) -> list[int]:
@@ -110,27 +114,31 @@ class Supervisor:
 
     def close(self) -> None:
         """Let the processes leave; those that do not are killed."""
-        for worker in self._workers:
-            worker.channel.close()
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        for worker in self._workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.popen.wait(max(0.0, deadline - time.monotonic()))
-        self.kill()
+        try:
+            for worker in self._workers:
+                worker.channel.close()
+            self._wait(_LEAVE_SECONDS)
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End every process and all that it started."""
-        for ending, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, None)):
+        for ending in (signal.SIGTERM, signal.SIGKILL):
             for worker in self._workers:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.popen.pid, ending)
-            for worker in self._workers:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    worker.popen.wait(seconds)
+            self._wait(_END_SECONDS)
         for worker in self._workers:
             worker.channel.close()
             worker.errors.close()
         self._workers = []
+
+    def _wait(self, seconds: float) -> None:
+        """For all processes to end, so long at most."""
+        deadline = time.monotonic() + seconds
+        for worker in self._workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.popen.wait(max(0.0, deadline - time.monotonic()))
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -138,11 +146,14 @@ class Supervisor:
         spread = self._spread
         now = time.monotonic()
         names = [f"process {k} ({ranks})" for k, ranks in enumerate(spread.ranks)]
-        self._observer = Observer(names, spread.start_seconds, now)
+        self._observer = Observer(names, spread.patience.start_seconds, now)
         try:
             with socket.create_server((spread.address, 0), backlog=len(names)) as server:
                 for process in range(len(names)):
                     self._workers.append(self._spawn_one(process, server))
+        except OSError as error:
+            self.kill()
+            raise RunError(f"no process can be started: {error.strerror or error}") from error
         except BaseException:
             self.kill()
             raise
@@ -173,8 +184,6 @@ class Supervisor:
         own = {
             "RANK": process,
             "WORLD_SIZE": count,
-            "LOCAL_RANK": process,
-            "LOCAL_WORLD_SIZE": count,
             "MASTER_ADDR": self._spread.address,
             "MASTER_PORT": server.getsockname()[1],
             CHANNEL: theirs.fileno(),
@@ -227,8 +236,8 @@ class Supervisor:
 
     def _take(self, worker: _Worker, message: Message) -> None:
         if isinstance(message, Mark):
-            self._observer.hear(worker.process, message, time.monotonic())
-            if worker.process == 0:
+            new = self._observer.hear(worker.process, message, time.monotonic())
+            if new and worker.process == 0:
                 self._show(message)
         elif isinstance(message, Answer):
             worker.answer = message
@@ -239,18 +248,18 @@ class Supervisor:
 
     def _log(self, worker: _Worker) -> bool:
         """Pass a process's own words on, with its ranks."""
-        data = worker.errors.read()
-        for line in (data or b"").decode(errors="replace").splitlines():
+        data = os.read(worker.errors.fileno(), 1 << 16)
+        *lines, worker.rest = (worker.rest + data).split(b"\n")
+        for line in [text.decode(errors="replace") for text in lines]:
             worker.last_lines.append(line)
             self._progress.note(f"[{self._spread.ranks[worker.process]}] {line}")
-        return bool(data != b"")
+        return bool(data)
 
-    def _show(self, mark: Mark | None) -> None:
+    def _show(self, mark: Mark) -> None:
         """Draw process 0's progress."""
-        if self._shown and (mark is None or mark.stage != self._shown[0]):
-            self._shown[1].__exit__(None, None, None)
-            self._shown = None
-        if mark is None or not mark.total:
+        if self._shown and mark.stage != self._shown[0]:
+            self._stop_showing(None, None, None)
+        if not mark.total:
             return
         if not self._shown:
             context = self._progress.task(mark.stage, mark.total)
@@ -261,6 +270,11 @@ class Supervisor:
         if mark.text:
             task.doing(mark.text)
         self._shown = (stage, context, task, max(step, mark.step))
+
+    def _stop_showing(self, *error: Any) -> None:
+        if self._shown:
+            self._shown[1].__exit__(*error)
+            self._shown = None
 
     # --- failures ---------------------------------------------------------------------------------
 

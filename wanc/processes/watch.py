@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from wanc.errors import LostError, RunError
+from wanc.errors import LostError, RunError, WancError
 from wanc.files import discard_unfinished
 from wanc.processes.marker import BEAT_SECONDS, Marker
 from wanc.processes.messages import Mark
@@ -28,7 +28,7 @@ class Watch:
         self._world, self._marker = world, marker
         self._store = world.clone()
         self._observer = Observer(names, float("inf"), time.monotonic())
-        self._ended = threading.Event()
+        self._ended, self._left = threading.Event(), threading.Event()
         self._beats_since_look = 0
         for act in (self._run, self._keep_watch):
             threading.Thread(target=act, daemon=True).start()
@@ -40,13 +40,16 @@ class Watch:
     def close(self) -> None:
         """Watch no longer."""
         self._ended.set()
+        self._left.set()
 
     def verdict(self, error: BaseException) -> str:
         """What ended the run, once this process fails: the first cause that any process saw."""
         if isinstance(error, LostError):
             time.sleep(SILENCE_SECONDS + 2 * BEAT_SECONDS)  # who is gone will have been silent
-        self.close()
-        verdict = self._judge(f"{self._own_name}: {error}")
+        self._ended.set()
+        what = error if isinstance(error, WancError) else f"{type(error).__name__} {error}"
+        verdict = self._judge(f"{self._own_name}: {what}")
+        self._left.set()
         self._let_others_hear()
         return verdict
 
@@ -66,7 +69,7 @@ class Watch:
 
     def _keep_watch(self) -> None:
         """See that the other thread gets its answers: a stopped store gives none, and no error."""
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._left.wait(BEAT_SECONDS):
             self._beats_since_look += 1
             if self._beats_since_look * BEAT_SECONDS > SILENCE_SECONDS:
                 self._die(f"{self._observer.names[0]} gave no answer for {SILENCE_SECONDS:.0f} s")
@@ -76,17 +79,19 @@ class Watch:
         self._store.set(f"mark/{self._world.process}", mark)
         if self._store.check([_VERDICT]):
             return bytes(self._store.get(_VERDICT)).decode()
-        judged = range(self._world.processes) if self._world.process == 0 else (0,)
+        first = self._world.process == 0
+        judged = range(self._world.processes) if first else (0,)
         now = time.monotonic()
         for process in judged:
             if self._store.check([f"mark/{process}"]):
                 said = self._store.get(f"mark/{process}")
                 self._observer.hear(process, msgspec.json.decode(said, type=Mark), now)
-        fault = self._observer.fault(now)
+        fault = self._observer.fault(now) if first else self._observer.silence(now)
         return self._judge(fault) if fault else None
 
     def _judge(self, fault: str) -> str:
         """The first fault that any process found."""
+        fault = fault.encode(errors="backslashreplace").decode()
         try:
             return bytes(self._store.compare_set(_VERDICT, "", fault)).decode()
         except RuntimeError:

@@ -103,7 +103,8 @@ def load_variant(request: LoadRequest, world: World, progress: Progress) -> Load
     check_agreement(world, "bundle and variant", f"{bundle.digest} {config.variant}")
     with ExitStack() as undo:
         session = load(bundle, config, request.weights, world)
-        undo.callback(session.close)
+        if world.processes == 1:  # else all leave together, or end
+            undo.callback(session.close)
         if session.casts:
             casts = [f"{n} tensors cast from {what}" for what, n in session.casts.items()]
             progress.note(f"weights: {'; '.join(casts)}")

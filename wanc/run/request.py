@@ -5,7 +5,7 @@ A value that the user gave wins over the bundle's default, which is the model's 
 
 import math
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,10 @@ class Guidance:
 
     high: float
     low: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.high) and math.isfinite(self.low)):
+            raise RequestError(f"guidance {self.high}, {self.low}: needs finite numbers")
 
     @classmethod
     def parse(cls, text: str) -> "Guidance":
@@ -109,8 +113,13 @@ class SamplingValues:
 
 
 def as_plain(record: Any) -> Any:
-    """A record as JSON has it, for another process."""
-    return msgspec.to_builtins(record, enc_hook=str)  # of paths
+    """A record as JSON has it, for another process; raises RequestError."""
+    plain = msgspec.to_builtins(record, enc_hook=str)  # of paths
+    try:
+        msgspec.json.encode(plain)
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{error.object!r} is not UTF-8, and goes to no other process") from None
+    return plain
 
 
 def from_plain(value: Any, kind: type[T]) -> T:
@@ -121,6 +130,12 @@ def from_plain(value: Any, kind: type[T]) -> T:
 def draw_seed() -> int:
     """A seed for who names none."""
     return secrets.randbelow(2**31)
+
+
+def check_request(request: RunRequest, config: VariantConfig) -> None:
+    """Raise RequestError for values that no run can have; what is resumed brings its own."""
+    if request.resume is None:
+        sampling_values(replace(request, seed=request.seed or 0), config)
 
 
 def sampling_values(request: RunRequest, config: VariantConfig) -> SamplingValues:

@@ -9,7 +9,7 @@ from typing import Any
 
 from wanc.errors import RunError, WeightsError
 from wanc.processes.launch import Launch, named
-from wanc.processes.marker import IDLE, Marker, Patience
+from wanc.processes.marker import IDLE, OPEN, Marker, Patience
 from wanc.processes.store import join
 from wanc.processes.watch import Watch
 from wanc.processes.world import Alone
@@ -17,7 +17,7 @@ from wanc.progress import Progress, Silent
 from wanc.run.outputs import Files
 from wanc.run.patience import step_seconds
 from wanc.run.pipeline import generate, load_variant
-from wanc.run.request import LoadRequest, RunRequest
+from wanc.run.request import LoadRequest, RunRequest, check_request
 
 
 class Here:
@@ -31,9 +31,10 @@ class Here:
 
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
         """Generate, and return the run's record."""
+        check_request(request, self._loaded.session.config)
         return generate(self._loaded, request, files, self._progress).to_json()
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """Let go of the ranks."""
         self._loaded.close()
 
@@ -45,12 +46,13 @@ class Joined:
         self, launch: Launch, request: LoadRequest, patience: Patience, progress: Progress
     ) -> None:
         self.process = launch.process
-        _keep_stdout_clean()
+        self._stdout = _clean_stdout()
         self._failed = False
         self._marker = Marker(
             patience, lambda mark: None, progress if launch.process == 0 else Silent()
         )
         self._world = join(launch, within_seconds=patience.start_seconds)
+        self._marker.move(OPEN)
         self._watch = Watch(
             self._world, self._marker, [f"process {k}" for k in range(launch.processes)]
         )
@@ -64,31 +66,41 @@ class Joined:
 
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
         """Generate, with every other process; returns the run's record."""
+        if self._failed:
+            raise RunError("the processes have ended with an earlier error: load again")
+        check_request(request, self._loaded.session.config)
         with self._judged():
             record = generate(self._loaded, request, files, self._marker).to_json()
             self._marker.move(IDLE)
         return record
 
-    def close(self) -> None:
-        """Leave, with every other process; after a failure, without a word."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave, with every other process; after an error, tell them of it and leave alone."""
+        if error is not None and not self._failed:
+            self._fail(error)
         if self._failed:
             return
+        self._world.everyone("leaving", "")
         self._watch.close()
         self._loaded.close()
         self._world.close()
+        os.dup2(self._stdout, 1)
 
     @contextmanager
     def _judged(self) -> Iterator[None]:
         """Tell the others of an error, and raise what came first."""
         try:
             yield
-        except Exception as error:
-            self._failed = True
-            atexit.register(_leave, getattr(error, "exit_code", RunError.exit_code))
-            verdict = self._watch.verdict(error)
+        except BaseException as error:
+            verdict = self._fail(error)
             if isinstance(error, RunError) and not isinstance(error, WeightsError):
                 raise RunError(verdict) from error
             raise
+
+    def _fail(self, error: BaseException) -> str:
+        self._failed = True
+        atexit.register(_leave, getattr(error, "exit_code", RunError.exit_code))
+        return self._watch.verdict(error)
 
 
 def _leave(code: int) -> None:
@@ -98,10 +110,15 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _keep_stdout_clean() -> None:
-    """gloo greets every peer on descriptor 1: let it lead nowhere, and sys.stdout where it did."""
+def _clean_stdout() -> int:
+    """gloo greets every peer on descriptor 1: let it lead nowhere, and sys.stdout where it did.
+
+    Returns a descriptor of what 1 was.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
     if sys.stdout is sys.__stdout__:
-        clean = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
-        sys.stdout = clean
+        sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    return kept

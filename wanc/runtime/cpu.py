@@ -114,7 +114,7 @@ class CpuEngine(Engine):
         self._compiles_before = len(_compile_calls)
         self._coordination = coordinate(world) if world.processes > 1 else None
         with _client_environment():
-            joined = self._coordination.options(world) if self._coordination else {}
+            joined = self._coordination.options() if self._coordination else {}
             self._client = _xla.make_cpu_client(num_devices=len(self.local_ranks), **joined)
         self._devices = sorted(self._client.devices(), key=lambda d: (d.process_index, d.id))
         self._places: dict[tuple[int, ...], _Place] = {}

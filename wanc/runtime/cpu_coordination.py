@@ -7,6 +7,7 @@ process that is connected, and nobody could say what happened. Run as a module, 
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Coordination:
     """What XLA's clients of several processes find each other through."""
 
     def __init__(self, world: World, endpoint: str, service: "subprocess.Popen[bytes] | None"):
-        self._service = service
+        self._world, self._service = world, service
         self._client = _native.get_distributed_runtime_client(
             endpoint,
             world.process,
@@ -46,22 +47,27 @@ class Coordination:
         )
         self._client.connect()
 
-    def options(self, world: World) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """For the client of ranks."""
         return {
             "distributed_client": self._client,
-            "node_id": world.process,
-            "num_nodes": world.processes,
+            "node_id": self._world.process,
+            "num_nodes": self._world.processes,
             "collectives": _native.make_gloo_tcp_collectives(
-                distributed_client=self._client, hostname=world.address
+                distributed_client=self._client, hostname=self._world.address
             ),
         }
 
     def close(self) -> None:
-        """Leave together."""
-        self._client.shutdown()
+        """Leave together: the service goes last."""
+        with contextlib.suppress(RuntimeError):  # what was to be done is done
+            self._client.shutdown()
+        self._world.everyone("xla left", "")
         if self._service:
-            self._service.communicate(_LEAVE)
+            try:
+                self._service.communicate(_LEAVE, timeout=_SETTLE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._service.kill()
 
 
 def coordinate(world: World) -> Coordination:
@@ -128,5 +134,6 @@ def _free_port(address: str) -> int:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        _serve(sys.argv[1], int(sys.argv[2]))
+    for number in (signal.SIGINT, signal.SIGTERM):  # which launchers send to whole groups
+        signal.signal(number, signal.SIG_IGN)
+    _serve(sys.argv[1], int(sys.argv[2]))

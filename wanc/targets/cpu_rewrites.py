@@ -1,4 +1,5 @@
-"""What the cpu target changes in a program before XLA sees it. Identity is taken before.
+"""What the cpu target changes in a program before XLA sees it, but for sums over ranks (cpu_sums).
+Identity is taken before.
 
 Knows no model. Convolutions are written as XLA:CPU is fast at them, and what lies between them
 keeps the order of dims that they want. A program without convolutions stays as it is.

@@ -120,6 +120,9 @@ def _serve(address: str, processes: int) -> None:
                 raise
     sys.stdout.write(f"{endpoint}\n")
     sys.stdout.flush()
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # nobody waits for its last word
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
     if sys.stdin.buffer.readline() == _LEAVE:
         service.shutdown()
     else:

@@ -181,18 +181,28 @@ def test_every_role_stage_and_signal_again_and_again(wanc, tmp_path, repetitions
             for i, place in enumerate(places)
             for k in range(times)
         }
-    rows = []
+    rows, wrong = [], []
     for stage, process, number in places if times else []:
         ends = [runs[stage, process, number, k].result() for k in range(times)]
-        for end in ends:
-            check_end(end, process, number)
+        faults = [fault for end in ends if (fault := fault_of(end, process, number))]
         seconds = sorted(end.seconds for end in ends)
         rows.append(
-            f"{number.name:<8} process {process} {stage:<12} {len(ends):>3} ended, "
-            f"median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s"
+            f"{number.name:<8} process {process} {stage:<12} {times - len(faults):>3} of {times} "
+            f"as they should, median {seconds[times // 2]:.1f} s, longest {seconds[-1]:.1f} s"
         )
+        wrong += [f"{rows[-1]}: {fault}" for fault in faults]
     with capsys.disabled():
         print("\n" + "\n".join(rows))
+    assert not wrong, "\n".join(wrong)
+
+
+def fault_of(end: Outcome, process: int, number: Any) -> str | None:
+    """What is not as it should be, in words."""
+    try:
+        check_end(end, process, number)
+    except AssertionError as fault:
+        return f"{fault}; {end}"
+    return None
 
 
 FAULT = """

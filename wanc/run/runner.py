@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,8 +100,18 @@ class Joined:
 
     def _fail(self, error: BaseException) -> str:
         self._failed = True
-        atexit.register(_leave, getattr(error, "exit_code", RunError.exit_code))
+        atexit.register(_leave, _exit_code(error))
         return self._watch.verdict(error)
+
+
+def _exit_code(error: BaseException) -> int:
+    """What a process that ends by an error exits with."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    code: int = getattr(error, "exit_code", RunError.exit_code)
+    return code
 
 
 def _leave(code: int) -> None:

@@ -125,16 +125,21 @@ def generate(loaded: Loaded, request: RunRequest, files: Files, progress: Progre
     """Make a video of a request, and write it; the record says how it was made."""
     job = make_job(loaded, request, files, progress)
     progress.note(f"seed {job.values.seed}")
+    record = make_video(loaded, job)
+    loaded.session.forget()
+    return record
+
+
+def make_video(loaded: Loaded, job: Job) -> RunRecord:
+    """From prompts to files."""
     made = sample(loaded, job)
-    if request.profile:
+    if job.request.profile:
         job.clock.restart()
         made = sample(loaded, job)
     if made.pixels is not None:
-        with job.clock.stage("write"), progress.task("write", 1) as task:
-            files.write(made.pixels, job.values.fps, made.latents.numpy())
+        with job.clock.stage("write"), job.progress.task("write", 1) as task:
+            job.files.write(made.pixels, job.values.fps, made.latents.numpy())
             task.advance()
-    del made
-    loaded.session.forget()
     return RunRecord.of(
         loaded.bundle, loaded.session, loaded.tokenizer, job.request, job.values, job.clock
     )

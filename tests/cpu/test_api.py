@@ -1,5 +1,7 @@
 """wanc from Python: loaded once, called often; and runs that go on where another ended."""
 
+import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,9 +91,10 @@ def test_progress_and_import_are_light():
 # --- saved steps ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def ended_early(wanc: Any, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def left(wanc: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run of three processes left that was killed after its third step."""
+    folder = tmp_path_factory.mktemp("left")
 
     class Third(Strike):
         def task(self, name: str, total: int) -> Any:
@@ -102,7 +105,7 @@ def ended_early(wanc: Any, tmp_path: Path) -> Path:
     outcome = run(
         wanc.bundle(WHOLE, THREE),
         wanc.checkpoint,
-        tmp_path,
+        folder,
         processes=3,
         progress=strike,
         prompt=PROMPT,
@@ -112,7 +115,12 @@ def ended_early(wanc: Any, tmp_path: Path) -> Path:
     )
     assert outcome.error is not None
     assert outcome.files == ["v.steps.safetensors"]
-    return tmp_path / "v.steps.safetensors"
+    return folder / "v.steps.safetensors"
+
+
+@pytest.fixture
+def ended_early(left: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(left, tmp_path))
 
 
 def test_a_run_goes_on_to_the_same_bits(wanc, ended_early, tmp_path, capsys):
@@ -122,8 +130,6 @@ def test_a_run_goes_on_to_the_same_bits(wanc, ended_early, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["run", *given, "--resume", str(ended_early), "-o", str(tmp_path / "v.mp4")])
     assert ended.value.code == 0
-    import json
-
     record = json.loads(capsys.readouterr().out)
     assert record["latents"] == whole["latents"]
     assert record["resumed_after"] in (3, 4)

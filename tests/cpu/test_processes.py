@@ -174,6 +174,7 @@ def test_a_process_that_dies_or_stops_ends_the_run(wanc, tmp_path, stage, proces
 def test_every_role_stage_and_signal_again_and_again(wanc, tmp_path, repetitions, capsys):
     """The table of make soak; make test has the sample above."""
     times = repetitions(0, 20)
+    wanc.bundle(WHOLE, THREE)  # compiled before threads share it
     places = [(s, p, n) for s in STAGES for p in ROLES for n in SIGNALS]
     with ThreadPoolExecutor(3) as pool:
         runs = {

@@ -20,9 +20,10 @@ import numpy as np
 from wanc.errors import RunError
 from wanc.processes.launch import START_SECONDS
 from wanc.progress import Progress, Silent
+from wanc.run.load import choose
 from wanc.run.outputs import Files, Outputs
 from wanc.run.request import Guidance, LoadRequest, RunRequest
-from wanc.run.start import Processes, Runner, choose, find_launch, start
+from wanc.run.start import Processes, Runner, find_launch, start
 from wanc.run.video import write_video
 
 Array = np.ndarray[Any, Any]
@@ -176,7 +177,8 @@ def load(
         start_seconds=start_seconds,
         stall_seconds=stall_seconds,
     )
-    launch, config = find_launch(how), choose(request)
+    launch = find_launch(how)
+    _, config = choose(request)
     return Pipeline(start(request, config, launch, how, progress or Silent()))
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 
 from wanc.bundle.config import ProgramRecord, VariantConfig
-from wanc.bundle.store import Bundle
+from wanc.bundle.store import Bundle, open_bundle
 from wanc.errors import BundleError, RefusedError, RequestError, RunError, WeightsError
 from wanc.machine import this_machine
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.processes.world import Alone, World
 from wanc.run.memory import memory_requirement
+from wanc.run.request import LoadRequest
 from wanc.run.session import Session
 from wanc.runtime.requirement import Requirement, refuse, required, worst
 from wanc.runtime.runtime import TARGETS, Runtime, runtime_of
@@ -68,6 +69,19 @@ def select_variant(
         f"--precision {precision or example.variant.precision} --target {TARGETS[0]} "
         f"-o {bundle.path}` would add it"
     )
+
+
+def choose(request: LoadRequest) -> tuple[Bundle, VariantConfig]:
+    """The bundle, and the variant that is asked for; raises BundleError and RequestError."""
+    bundle = open_bundle(request.bundle)
+    selected = select_variant(
+        bundle,
+        request.weights,
+        shape=request.shape,
+        topology=request.topology,
+        precision=request.precision,
+    )
+    return bundle, selected
 
 
 def wanted_values(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wanc.bundle.store import Bundle, open_bundle
+from wanc.bundle.store import Bundle
 from wanc.digest import of_bytes
 from wanc.errors import WeightsError
 from wanc.plan.text_encoder import EMBEDDING_NAMES
@@ -24,7 +24,7 @@ from wanc.progress import Progress
 from wanc.run import feeds
 from wanc.run.agreement import check_latents, check_noise
 from wanc.run.guards import check_finite
-from wanc.run.load import fit_checkpoint, load, select_variant
+from wanc.run.load import choose, fit_checkpoint, load
 from wanc.run.outputs import Files
 from wanc.run.prompt import PromptTokens, Tokenizer
 from wanc.run.record import RunRecord, Stopwatch
@@ -90,14 +90,7 @@ class Generation:
 def load_variant(request: LoadRequest, world: World, progress: Progress) -> Loaded:
     """Choose a bundle's variant, and put it and a checkpoint's weights on the ranks."""
     started = time.monotonic()
-    bundle = open_bundle(request.bundle)
-    selected = select_variant(
-        bundle,
-        request.weights,
-        shape=request.shape,
-        topology=request.topology,
-        precision=request.precision,
-    )
+    bundle, selected = choose(request)
     config = fit_checkpoint(selected, request.weights)
     progress.note(f"variant {config.variant}")
     check_agreement(world, "bundle and variant", f"{bundle.digest} {config.variant}")

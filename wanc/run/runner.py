@@ -24,8 +24,6 @@ from wanc.run.request import LoadRequest, RunRequest, check_request
 class Here:
     """A variant with all its ranks in this process."""
 
-    process = 0
-
     def __init__(self, request: LoadRequest, progress: Progress) -> None:
         self._progress = progress
         self._loaded = load_variant(request, Alone(), progress)
@@ -46,7 +44,6 @@ class Joined:
     def __init__(
         self, launch: Launch, request: LoadRequest, patience: Patience, progress: Progress
     ) -> None:
-        self.process = launch.process
         self._stdout = _clean_stdout()
         self._failed = False
         self._marker = Marker(

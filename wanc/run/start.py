@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from wanc.bundle.config import VariantConfig
-from wanc.bundle.store import open_bundle
 from wanc.errors import RequestError
 from wanc.processes.launch import (
     LOOPBACK,
@@ -25,7 +24,7 @@ from wanc.processes.launch import (
 from wanc.processes.marker import Patience
 from wanc.processes.supervisor import Spread, Supervisor, worker_command
 from wanc.progress import Progress
-from wanc.run.load import select_variant
+from wanc.run.load import choose
 from wanc.run.outputs import Files, Outputs, saved_beside
 from wanc.run.request import LoadRequest, RunRequest, as_plain, check_request
 from wanc.runtime.runtime import runtime_of
@@ -59,10 +58,6 @@ class Processes:
 class Runner(Protocol):
     """A loaded variant, in this process or in others."""
 
-    @property
-    def process(self) -> int:
-        """This process; only process 0 writes files."""
-
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
         """Generate, and return the run's record."""
 
@@ -81,17 +76,6 @@ def closes(runner: Runner) -> Exit:
 def find_launch(processes: Processes) -> Launch | None:
     """This process's place, where a launcher gave it one; raises RequestError."""
     return Launch.of(os.environ, address=processes.address, within_seconds=processes.start_seconds)
-
-
-def choose(request: LoadRequest) -> VariantConfig:
-    """The variant that is asked for; raises RequestError and BundleError."""
-    return select_variant(
-        open_bundle(request.bundle),
-        request.weights,
-        shape=request.shape,
-        topology=request.topology,
-        precision=request.precision,
-    )
 
 
 def start(
@@ -152,7 +136,7 @@ def run_to_file(
         resumes = request.resume is not None and request.resume.resolve() == saved.resolve()
         saves = request.save_every is not None or resumes
         outputs = opened.enter_context(Outputs(output, latents, saves=saves)) if writes else None
-        config = choose(load)
+        _, config = choose(load)
         check_request(request, config)
         if writes and request.resume and not request.resume.is_file():
             raise RequestError(f"{request.resume}: no such file of saved steps")
@@ -168,8 +152,6 @@ def run_to_file(
 
 class Supervised:
     """A variant in processes of its own."""
-
-    process = 0
 
     def __init__(
         self, request: LoadRequest, config: VariantConfig, spread: Spread, progress: Progress

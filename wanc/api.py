@@ -54,7 +54,7 @@ class Video:
         with Outputs(Path(path), None) as outputs:
             assert outputs.files.video is not None
             write_video(outputs.files.video, self.frames, self.record["sampling"]["fps"])
-            outputs.commit(dict(self.record))
+            outputs.commit(self.record)
 
     def _array(self, name: str) -> Array:
         if name not in self._arrays:

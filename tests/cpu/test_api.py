@@ -37,6 +37,7 @@ def test_nothing_of_one_call_reaches_the_next(wanc, tmp_path):
     assert first.frames.dtype == np.uint8
     again.save(tmp_path / "v.mp4")
     check_video(tmp_path / "v.mp4")
+    assert json.loads((tmp_path / "v.json").read_text())["output"] == "v.mp4"
     with pytest.raises(RunError, match="the pipeline is closed"):
         pipeline.generate(PROMPT)
 

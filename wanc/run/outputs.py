@@ -1,7 +1,7 @@
 """The files a run writes: all reserved before any work, all given their names at the end."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +78,12 @@ class Outputs:
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
 
-    def commit(self, record: dict[str, Any]) -> None:
-        """Write the record, then give every file its name, the video last; raises RunError."""
+    def commit(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the record, then give every file its name, the video last; raises RunError.
+
+        Returns the record with the video's name, as it was written.
+        """
+        record = {**record, "output": self._video.path.name}
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         with as_run_error(self._video.path):
             self._record.fill(lambda path: path.write_text(text, encoding="utf-8"))
@@ -88,6 +92,7 @@ class Outputs:
                     file.commit()
             if self.files.saved:
                 self.files.saved.unlink(missing_ok=True)
+        return record
 
 
 @contextmanager

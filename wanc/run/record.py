@@ -100,8 +100,6 @@ class RunRecord:
     """Digest of the final latents: the same in every process."""
     resumed_after: int
     """Steps that an earlier run had done; 0 for a run from the start."""
-    output: str = ""
-    """Name of the video."""
 
     @classmethod
     def of(

@@ -145,9 +145,7 @@ def run_to_file(
         record = runner.run(request, outputs.files if outputs else Files())
         if outputs is None:
             return None
-        record = {**record, "output": output.name}
-        outputs.commit(record)
-    return record
+        return outputs.commit(record)
 
 
 class Supervised:

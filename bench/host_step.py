@@ -109,9 +109,8 @@ def measure() -> dict[str, float]:
     made = session()
     request = RunRequest(prompt="", steps=STEPS, seed=1)
     values = sampling_values(request, made.config)
-    grid, model = made.config.geometry, made.config.model
-    size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
-    latents = draw_noise(1, (1, model.transformer.out_channels, *size))
+    model = made.config.model
+    latents = draw_noise(1, made.config.latent_BCFHW)
     scheduler, state = make_scheduler(values), {}
     for expert in model.experts:  # what text encoding would leave
         for call in made.stage(f"context.{expert}").calls:

@@ -78,6 +78,13 @@ class VariantConfig:
             return "compile"
         return "lower" if all(record.stablehlo for record in self.programs) else "plan"
 
+    @property
+    def latent_BCFHW(self) -> tuple[int, ...]:
+        """Shape of the latents that a run denoises, one video's."""
+        grid = self.geometry
+        size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
+        return (1, self.model.transformer.out_channels, *size)
+
     def program(self, name: str) -> ProgramRecord:
         """A program by name; raises BundleError."""
         for record in self.programs:

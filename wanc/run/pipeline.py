@@ -256,10 +256,7 @@ def begin(session: Session, job: Job) -> tuple[Tensor, Any, int]:
     if job.saved:
         job.clock.noise_digest, job.clock.resumed_after = job.saved.noise, job.saved.step
         return job.saved.latents, job.saved.check(session.config, job.values), job.saved.step
-    grid = session.config.geometry
-    size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
-    channels = session.config.model.transformer.out_channels
-    latents = draw_noise(job.values.seed, (1, channels, *size))
+    latents = draw_noise(job.values.seed, session.config.latent_BCFHW)
     job.clock.noise_digest = of_bytes(latents.numpy().tobytes())
     return latents, make_scheduler(job.values), 0
 

@@ -79,8 +79,7 @@ class Saved:
 
     def check(self, config: VariantConfig, values: SamplingValues) -> Any:
         """The scheduler to go on with; raises RequestError where the variant is not its own."""
-        grid, model = config.geometry, config.model.transformer
-        size = (1, model.out_channels, grid.latent_frames, grid.latent_rows, grid.latent_columns)
+        size = config.latent_BCFHW
         if tuple(self.latents.shape) != size or self.latents.dtype != torch.float32:
             raise RequestError(
                 f"the saved latents are {tuple(self.latents.shape)}, and variant {config.variant} "

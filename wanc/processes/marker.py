@@ -25,7 +25,7 @@ SLACK = 10.0
 
 START, OPEN, IDLE = "start", "open", "idle"
 
-_FLOORS = {"open": 300.0, "load": 300.0, "write": 900.0}
+_FLOORS = {OPEN: 300.0, "load": 300.0, "write": 900.0}
 """Of stages whose steps no plan predicts: imports, cold storage, a long video on a busy core."""
 
 _HERE = Path(__file__)

@@ -250,6 +250,8 @@ class Supervisor:
         """Pass a process's own words on, with its ranks."""
         data = os.read(worker.errors.fileno(), 1 << 16)
         *lines, worker.rest = (worker.rest + data).split(b"\n")
+        if not data and worker.rest:  # what a crash cut off may be all that it says
+            lines, worker.rest = [worker.rest], b""
         for line in [text.decode(errors="replace") for text in lines]:
             worker.last_lines.append(line)
             self._progress.note(f"[{self._spread.ranks[worker.process]}] {line}")

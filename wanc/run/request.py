@@ -40,11 +40,8 @@ class Guidance:
             parts = [part.split("=", 1) for part in both.split(",")]
             if sorted(name for name, _ in parts) != ["high", "low"]:
                 raise ValueError("both high and low are needed, each once")
-            scales = {name: float(value) for name, value in parts}
-            if not all(map(math.isfinite, scales.values())):
-                raise ValueError("not finite")
-            return cls(**scales)
-        except ValueError as error:
+            return cls(**{name: float(value) for name, value in parts})
+        except (ValueError, RequestError) as error:
             raise RequestError(
                 f"guidance {text!r}: write one number for both experts, as 4, "
                 "or one for each, as high=4,low=3"

@@ -55,4 +55,13 @@ VaeTiles = Annotated[
 MaxRanks = Annotated[
     int | None, typer.Option("--max-ranks", min=1, help="Refuse topologies of more ranks.")
 ]
+WhichShape = Annotated[
+    str | None, typer.Option("--shape", help="Which variant, where there are several.")
+]
+WhichTopology = Annotated[
+    str | None, typer.Option("--topology", help="Which variant, where there are several.")
+]
+WhichPrecision = Annotated[
+    str | None, typer.Option("--precision", help="Which variant, where there are several.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]

@@ -23,15 +23,9 @@ def run_command(
         str | None,
         typer.Option("--negative", help="What not to show. [default: the official text]"),
     ] = None,
-    shape: Annotated[
-        str | None, typer.Option("--shape", help="Which variant, where there are several.")
-    ] = None,
-    topology: Annotated[
-        str | None, typer.Option("--topology", help="Which variant, where there are several.")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="Which variant, where there are several.")
-    ] = None,
+    shape: options.WhichShape = None,
+    topology: options.WhichTopology = None,
+    precision: options.WhichPrecision = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Denoising steps. [default: the model's]")
     ] = None,

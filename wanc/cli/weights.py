@@ -20,15 +20,9 @@ def shard_command(
     ],
     bundle: Annotated[Path, typer.Option("--bundle", help="The bundle that will run it.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
-    shape: Annotated[
-        str | None, typer.Option("--shape", help="Which variant, where there are several.")
-    ] = None,
-    topology: Annotated[
-        str | None, typer.Option("--topology", help="Which variant, where there are several.")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="Which variant, where there are several.")
-    ] = None,
+    shape: options.WhichShape = None,
+    topology: options.WhichTopology = None,
+    precision: options.WhichPrecision = None,
     json: options.Json = False,
 ) -> None:
     """Write a checkpoint whose files hold each rank's shards.

@@ -110,7 +110,7 @@ def measure() -> dict[str, float]:
     request = RunRequest(prompt="", steps=STEPS, seed=1)
     values = sampling_values(request, made.config)
     model = made.config.model
-    latents = draw_noise(1, made.config.latent_BCFHW)
+    latents = draw_noise(1, made.config.latents_shape)
     scheduler, state = make_scheduler(values), {}
     for expert in model.experts:  # what text encoding would leave
         for call in made.stage(f"context.{expert}").calls:

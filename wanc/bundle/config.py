@@ -79,7 +79,7 @@ class VariantConfig:
         return "lower" if all(record.stablehlo for record in self.programs) else "plan"
 
     @property
-    def latent_BCFHW(self) -> tuple[int, ...]:
+    def latents_shape(self) -> tuple[int, ...]:
         """Shape of the latents that a run denoises, one video's."""
         grid = self.geometry
         size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)

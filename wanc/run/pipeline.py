@@ -256,7 +256,7 @@ def begin(session: Session, job: Job) -> tuple[Tensor, Any, int]:
     if job.saved:
         job.clock.noise_digest, job.clock.resumed_after = job.saved.noise, job.saved.step
         return job.saved.latents, job.saved.check(session.config, job.values), job.saved.step
-    latents = draw_noise(job.values.seed, session.config.latent_BCFHW)
+    latents = draw_noise(job.values.seed, session.config.latents_shape)
     job.clock.noise_digest = of_bytes(latents.numpy().tobytes())
     return latents, make_scheduler(job.values), 0
 

@@ -79,7 +79,7 @@ class Saved:
 
     def check(self, config: VariantConfig, values: SamplingValues) -> Any:
         """The scheduler to go on with; raises RequestError where the variant is not its own."""
-        size = config.latent_BCFHW
+        size = config.latents_shape
         if tuple(self.latents.shape) != size or self.latents.dtype != torch.float32:
             raise RequestError(
                 f"the saved latents are {tuple(self.latents.shape)}, and variant {config.variant} "

@@ -18,8 +18,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def repetitions(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
-    """How often to repeat: (the sample of make test, the full count of make soak)."""
+def repetitions(request: pytest.FixtureRequest) -> Callable[[Any, Any], Any]:
+    """How often, or what, to repeat: (the sample of make test, the full count of make soak)."""
     soak = request.config.getoption("--soak")
     return lambda sample, full: full if soak else sample
 

@@ -162,28 +162,20 @@ def check_end(outcome: Outcome, process: int, number: Any) -> None:
     assert outcome.files == []
 
 
-@pytest.mark.parametrize(
-    ("stage", "process", "number"), SAMPLE, ids=lambda v: getattr(v, "name", str(v))
-)
-def test_a_process_that_dies_or_stops_ends_the_run(wanc, tmp_path, stage, process, number):
-    outcome = struck(wanc, tmp_path / "run", stage, process, number, seed=0)
-    check_end(outcome, process, number)
-
-
 @pytest.mark.soak
-def test_every_role_stage_and_signal_again_and_again(wanc, tmp_path, repetitions, capsys):
-    """The table of make soak; make test has the sample above."""
-    times = repetitions(0, 20)
+def test_a_process_that_dies_or_stops_ends_the_run(wanc, tmp_path, repetitions, capsys):
+    """make test has a sample of places once; make soak each of them again and again, as a table."""
+    places = repetitions(SAMPLE, [(s, p, n) for s in STAGES for p in ROLES for n in SIGNALS])
+    times = repetitions(1, 20)
     wanc.bundle(WHOLE, THREE)  # compiled before threads share it
-    places = [(s, p, n) for s in STAGES for p in ROLES for n in SIGNALS]
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(repetitions(2, 3)) as pool:
         runs = {
             (*place, k): pool.submit(struck, wanc, tmp_path / f"{i}-{k}", *place, seed=k)
             for i, place in enumerate(places)
             for k in range(times)
         }
     rows, wrong = [], []
-    for stage, process, number in places if times else []:
+    for stage, process, number in places:
         ends = [runs[stage, process, number, k].result() for k in range(times)]
         faults = [fault for end in ends if (fault := fault_of(end, process, number))]
         seconds = sorted(end.seconds for end in ends)

@@ -11,7 +11,7 @@ from typing import Any
 
 from wanc.errors import RequestError, RunError
 from wanc.files import check_folder
-from wanc.spec.model import EXPERT_COMPONENTS, TRAIN_TIMESTEPS, Model
+from wanc.spec.model import COLORS, EXPERT_COMPONENTS, TRAIN_TIMESTEPS, Model
 from wanc.spec.presets import TINY
 from wanc.tiny_tokenizer import TOKENIZER_CLASS, write_tokenizer
 from wanc.tiny_weights import draw
@@ -120,6 +120,10 @@ def _meta_models(model: Model) -> dict[str, Any]:
             latents_std=list(vae.latents_std),
             scale_factor_temporal=vae.temporal_stride,
             scale_factor_spatial=vae.spatial_stride,
+            is_residual=vae.residual,
+            in_channels=COLORS * vae.patch**2,
+            out_channels=COLORS * vae.patch**2,
+            patch_size=vae.patch if vae.patch > 1 else None,
         )
     return models
 
@@ -134,17 +138,26 @@ def _scheduler(model: Model) -> Any:
 
 
 def _model_index(model: Model) -> dict[str, Any]:
-    """model_index.json with the keys of Wan-AI/Wan2.2-T2V-A14B-Diffusers."""
-    experts = {EXPERT_COMPONENTS[expert]: "WanTransformer3DModel" for expert in model.experts}
+    """model_index.json with the keys of Wan-AI's checkpoints in diffusers layout."""
+    experts: dict[str, str | None] = {
+        EXPERT_COMPONENTS[expert]: "WanTransformer3DModel" for expert in model.experts
+    }
+    if len(experts) == 1:
+        experts["transformer_2"] = None
+    pipeline = "WanImageToVideoPipeline" if model.task == "i2v" else "WanPipeline"
+    expands = {"expand_timesteps": True} if model.task == "ti2v" else {}
+    images = {"image_encoder": [None, None], "image_processor": [None, None]}
     return {
-        "_class_name": "WanPipeline",
+        "_class_name": pipeline,
         "_diffusers_version": _diffusers().__version__,
         "boundary_ratio": model.sampling.boundary,
         "scheduler": ["diffusers", "UniPCMultistepScheduler"],
         "text_encoder": ["transformers", "UMT5EncoderModel"],
         "tokenizer": ["transformers", TOKENIZER_CLASS],
-        **{component: ["diffusers", name] for component, name in experts.items()},
+        **{k: ["diffusers", name] if name else [None, None] for k, name in experts.items()},
         "vae": ["diffusers", "AutoencoderKLWan"],
+        **expands,
+        **(images if model.task == "i2v" else {}),
     }
 
 

@@ -1,5 +1,5 @@
-"""Weights, caches and convolutions of the published presets' decoders are diffusers' own, those
-of presets that are not compiled yet too; and the work that plans count is that of the graphs.
+"""Weights, caches and convolutions of the published presets' VAEs are diffusers' own; and the work
+that plans count is that of the graphs.
 
 Networks and graphs are built on tensors without memory: no weight is drawn or read.
 """
@@ -55,8 +55,22 @@ def named_by(plan: Plan, component: str) -> Shapes:
     return {need.names[0]: need.shape for need in needs if need.component == component}
 
 
-def decoders(plan: Plan) -> Iterator[Program]:
-    return (program for program in plan.programs if program.ranks == "one")
+def of_half(plan: Plan, half: str) -> list[Program]:
+    """The first and the rest program of the encoder or the decoder."""
+    kind = {"encoder": "vae_encode", "decoder": "vae_decode"}[half]
+    return [program for program in plan.programs if program.kind.startswith(kind)]
+
+
+HALVES = [
+    (model, half)
+    for model in MODELS
+    for half in ("encoder", "decoder")
+    if half == "decoder" or model.task != "t2v"
+]
+halves = pytest.mark.parametrize(
+    ("model", "half"), HALVES, ids=[f"{model.name}-{half}" for model, half in HALVES]
+)
+PARTS = {"encoder": ("encoder.", "quant_conv."), "decoder": ("decoder.", "post_quant_conv.")}
 
 
 def autoencoder(model: Model) -> Any:
@@ -87,29 +101,34 @@ def shapes(module: torch.nn.Module) -> Shapes:
     return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
-def frames_of(
-    vae: Any, latent: tuple[int, ...]
-) -> Iterator[tuple[Any, list[Any], FlopCounterMode]]:
-    """Pixels, caches and counted FLOPs of the first latent frame, the second and the third."""
-    caches: list[Any] = [None] * vae._cached_conv_counts["decoder"]
+def calls_of(vae: Any, half: str, latent: tuple[int, ...]) -> Iterator[Any]:
+    """What diffusers gives, its caches and counted FLOPs, of three latent frames in turn."""
+    caches: list[Any] = [None] * vae._cached_conv_counts[half]
+    grain = 2 ** (len(vae.config.dim_mult) - 1)
+    channels, rows, columns = vae.config.in_channels, latent[3] * grain, latent[4] * grain
     for first in (True, False, False):
         with FlopCounterMode(display=False) as counted:
-            pixels = vae.decoder(
-                vae.post_quant_conv(torch.empty(latent, device="meta")),
-                feat_cache=caches,
-                feat_idx=[0],
-                first_chunk=first,
-            )
-        yield pixels, caches, counted
+            if half == "decoder":
+                taken = vae.post_quant_conv(torch.empty(latent, device="meta"))
+                given = vae.decoder(taken, feat_cache=caches, feat_idx=[0], first_chunk=first)
+            else:
+                frames = 1 if first else 4
+                taken = torch.empty((1, channels, frames, rows, columns), device="meta")
+                given = vae.quant_conv(vae.encoder(taken, feat_cache=caches, feat_idx=[0]))
+        yield given, caches, counted
 
 
-def test_weights_of_the_decoder(model: Model):
+@halves
+def test_weights_of_the_vae(model: Model, half: str):
     reference = {
         name: shape
         for name, shape in shapes(autoencoder(model)).items()
-        if not name.startswith(("encoder.", "quant_conv."))
+        if name.startswith(PARTS[half])
     }
-    assert named_by(plan_of(model), "vae") == reference
+    found = named_by(plan_of(model), "vae")
+    assert {name: shape for name, shape in found.items() if name.startswith(PARTS[half])} == (
+        reference
+    )
 
 
 def test_weights_of_the_transformer(model: Model):
@@ -128,33 +147,34 @@ def test_weights_of_the_transformer(model: Model):
     assert named_by(plan_of(model), "transformer") == shapes(reference)
 
 
-def test_caches_pixels_and_work_of_the_decoder(model: Model):
-    first, rest = decoders(plan_of(model))
-    vae = autoencoder(model)
-    reference = list(frames_of(vae, first.inputs[0].shape))
-    for program, (pixels, _, counted) in zip((first, rest), reference, strict=False):
-        patch = model.vae.patch
-        _, channels, frames, rows, columns = pixels.shape
+@halves
+def test_caches_results_and_work_of_the_vae(model: Model, half: str):
+    first, rest = of_half(plan_of(model), half)
+    latent = first.inputs[0].shape if half == "decoder" else first.outputs[0].shape
+    reference = list(calls_of(autoencoder(model), half, latent))
+    for program, (given, _, counted) in zip((first, rest), reference, strict=False):
+        patch = model.vae.patch if half == "decoder" else 1
+        _, channels, frames, rows, columns = given.shape
         unpatched = (1, channels // patch**2, frames, rows * patch, columns * patch)
         assert program.outputs[0].shape == unpatched
         assert sum(work.fp32_flops for work in call_work(program).values()) == (
             counted.get_total_flops()
         )
-    caches = reference[-1][1][: len(rest.inputs) - 1]  # the third call has all at two frames
+    caches = reference[-1][1][: len(rest.inputs) - 1]  # the third call has all at full size
     assert [tensor.shape for tensor in rest.inputs[1:]] == [tuple(c.shape) for c in caches]
     assert rest.inputs[1:] == rest.outputs[1:] == first.outputs[1:]
     left = reference[-1][1][len(caches) :]
     assert all(cache is None for cache in left), "convolutions without history have none"
 
 
-def test_every_convolution_of_the_decoder_is_met_once(model: Model):
-    _, rest = decoders(plan_of(model))
+@halves
+def test_every_convolution_of_the_vae_is_met_once(model: Model, half: str):
+    _, rest = of_half(plan_of(model), half)
     kinds = (torch.nn.Conv2d, torch.nn.Conv3d)
-    vae = autoencoder(model)
     there = {
         name: (module.out_channels, module.in_channels)
-        for name, module in vae.named_modules()
-        if isinstance(module, kinds) and not name.startswith(("encoder.", "quant_conv"))
+        for name, module in autoencoder(model).named_modules()
+        if isinstance(module, kinds) and f"{name}.".startswith(PARTS[half])
     }
     met = [(c.name, (c.outputs, c.inputs)) for c in convolutions(rest)]
     assert dict(met) == there

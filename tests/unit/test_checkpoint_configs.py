@@ -9,7 +9,16 @@ import pytest
 from wanc.errors import RefusedError
 from wanc.spec.checkpoint import read_checkpoint, resolve_model
 from wanc.spec.model import Model
-from wanc.spec.presets import A14B_T2V_SAMPLING, PRESETS, TINY, WAN22_T2V_A14B
+from wanc.spec.presets import (
+    A14B_T2V_SAMPLING,
+    PRESETS,
+    TINY,
+    TINY_I2V,
+    TINY_TI2V,
+    WAN22_I2V_A14B,
+    WAN22_T2V_A14B,
+    WAN22_TI2V_5B,
+)
 
 
 def configs_of(model: Model) -> dict[str, dict]:
@@ -34,6 +43,14 @@ def configs_of(model: Model) -> dict[str, dict]:
         "qk_norm": "rms_norm_across_heads",
         "rope_max_seq_len": dit.rope_max_positions,
         "text_dim": dit.text_width,
+    }
+    residual = {
+        "decoder_base_dim": vae.decoder_base_width,
+        "is_residual": True,
+        "patch_size": vae.patch,
+        "in_channels": 3 * vae.patch**2,
+        "out_channels": 3 * vae.patch**2,
+        "scale_factor_spatial": vae.spatial_stride,
     }
     return {
         "transformer": transformer,
@@ -62,6 +79,7 @@ def configs_of(model: Model) -> dict[str, dict]:
             "num_res_blocks": vae.residual_blocks,
             "temperal_downsample": list(vae.temporal_downsample),
             "z_dim": vae.z_channels,
+            **(residual if vae.residual else {}),
         },
     }
 
@@ -163,11 +181,13 @@ def test_boundary_must_be_a_fraction(write, value):
     ]
 
 
-def test_image_to_video_transformer_is_refused(write):
-    image = {"in_channels": 36}
+def test_input_channels_of_no_task_are_refused(write):
+    image = {"in_channels": 33}
     found = problems(write(transformer=image, transformer_2=image))
-    assert found[0].startswith("transformer/config.json: in_channels 36 is not out_channels")
-    assert "image-to-video" in found[0]
+    assert found == [
+        "transformer in_channels 33: text to video takes 16, and image to video 36 "
+        "(noise 16, mask 4, condition 16)"
+    ]
 
 
 def test_vae_of_another_model_is_refused(write):
@@ -178,12 +198,20 @@ def test_vae_of_another_model_is_refused(write):
     ]
 
 
-def test_residual_vae_of_the_5b_model_is_refused(write):
-    residual = {"is_residual": True, "patch_size": 2, "out_channels": 12}
-    found = problems(write(vae=residual | {"scale_factor_spatial": 16}))
+def test_patch_of_the_vae_without_its_channels_and_stride_is_refused(write):
+    found = problems(write(vae={"is_residual": True, "patch_size": 2, "out_channels": 12}))
     assert [line.split(": ")[1].split()[0] for line in found] == [
-        *("is_residual", "patch_size", "out_channels", "scale_factor_spatial"),
+        *("in_channels", "scale_factor_spatial"),
     ]
+
+
+@pytest.mark.parametrize("model", [TINY_I2V, TINY_TI2V, WAN22_I2V_A14B, WAN22_TI2V_5B])
+def test_models_that_take_images_are_read(write, model):
+    configs = configs_of(model)
+    index = {"boundary_ratio": model.sampling.boundary}
+    if model.task == "ti2v":
+        index |= {"expand_timesteps": True, "transformer_2": [None, None]}
+    assert read_checkpoint(write(index=index, **configs)) == model
 
 
 def test_text_encoder_must_fit_the_transformer(write):

@@ -15,7 +15,7 @@ from wanc.spec.presets import PRESETS, WAN22_I2V_A14B, WAN22_T2V_A14B, WAN22_TI2
 
 
 def test_presets_by_name():
-    assert set(PRESETS) == {A14B, I2V, TI2V, "tiny"}
+    assert set(PRESETS) == {A14B, I2V, TI2V, "tiny", "tiny-i2v", "tiny-ti2v"}
     assert all(model.name == name for name, model in PRESETS.items())
 
 
@@ -62,8 +62,13 @@ def test_5b_geometry():
     grid = plan.geometry
     assert (grid.latent_frames, grid.latent_rows, grid.latent_columns) == (31, 44, 80)
     assert plan.tokens.tokens == 27_280
-    pixels = {p.outputs[0].shape for p in plan.programs if p.ranks == "one"}
-    assert pixels == {(1, 3, 1, 256, 256), (1, 3, 4, 256, 256)}
+    ends = {p.name: (p.inputs[0].shape, p.outputs[0].shape) for p in plan.programs[5:]}
+    assert ends == {
+        "vae_encode_first": ((1, 3, 1, 256, 256), (1, 96, 1, 16, 16)),
+        "vae_encode_rest": ((1, 3, 4, 256, 256), (1, 96, 1, 16, 16)),
+        "vae_decode_first": ((1, 48, 1, 16, 16), (1, 3, 1, 256, 256)),
+        "vae_decode_rest": ((1, 48, 1, 16, 16), (1, 3, 4, 256, 256)),
+    }
 
 
 @pytest.mark.parametrize("target", ["cpu", "trn2"])
@@ -99,29 +104,32 @@ def test_coarse_grid_of_diffusers_is_its_own():
     assert columns == [(c, min(16, 80 - c)) for c in range(0, 80, 12)]
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "reason"),
-    [
-        (I2V, "832x480x81", "the image encoder is not among the programs yet"),
-        (TI2V, "1280x704x121", "the residual VAE's decoder has no graph yet"),
-        (A14B, "832x480x81", None),
-    ],
-)
-def test_what_cannot_be_compiled_yet_says_so(model, shape, reason):
+@pytest.mark.parametrize(("model", "shape"), [(I2V, "832x480x81"), (TI2V, "1280x704x121")])
+def test_every_task_can_be_compiled(model, shape):
     plan = planned(shape, model=model)
-    assert plan.not_compilable == reason
+    assert plan.not_compilable is None
     assert plan.warnings == ()
 
 
-def test_image_to_video_plans_the_programs_of_text_to_video_with_36_channels():
+def test_image_to_video_shares_all_programs_of_text_to_video_but_the_embedding():
     image, text = (planned("832x480x81", model=model) for model in (I2V, A14B))
-    changed = [
-        one.name for one, two in zip(image.programs, text.programs, strict=True) if one != two
-    ]
-    assert changed == ["dit_embed"]
+    theirs = {program.name: program for program in text.programs}
+    changed = [p.name for p in image.programs if p != theirs.get(p.name)]
+    assert changed == ["dit_embed", "vae_encode_first", "vae_encode_rest"]
     (embed,) = (program for program in image.programs if program.name == "dit_embed")
     assert embed.inputs[0].shape[-1] == 36 * 4
     assert image.variant.task == "i2v"
+
+
+def test_tokens_of_a_given_image_have_a_timestep_of_their_own():
+    """The 5B model's image is its first latent frame, at timestep 0."""
+    plan = planned("1280x704x121", "tp4-cp4", model=TI2V)
+    programs = {program.name: program for program in plan.programs}
+    assert programs["dit_embed"].inputs[1].shape == (2, 256)
+    assert programs["dit_embed"].outputs[2].shape == (2, 6, 3072)
+    for name in ("dit_blocks", "dit_head"):
+        (given,) = (t for t in programs[name].inputs if t.name == "given_tokens")
+        assert given.shape == (1, plan.tokens.shard_tokens, 1)
 
 
 def test_programs_of_the_plain_vae_do_not_say_how_the_residual_one_is_built():

@@ -24,9 +24,10 @@ def step_flops(model, tokens: int) -> int:
 
 
 def timestep_flops(model) -> int:
-    """One row through the time embedder and to six modulations."""
+    """A row, or two, through the time embedder and to six modulations."""
     dit = PRESETS[model].transformer
-    return 2 * (dit.frequency_width * dit.width + 7 * dit.width**2)
+    rows = 2 if PRESETS[model].task == "ti2v" else 1
+    return rows * 2 * (dit.frequency_width * dit.width + 7 * dit.width**2)
 
 
 def of_program(plan, name: str) -> dict[str, Work]:

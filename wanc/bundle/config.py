@@ -22,7 +22,7 @@ from wanc.spec.variant import Options, Until, Variant
 _COMPONENT = re.compile(r"[a-z0-9_]+")
 """Folder names of a checkpoint: no path leads out of it."""
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the bundle format; bundles/FORMAT.md has a dated line for every change."""
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wanc.model.text_encoder import TextEncoderGraph
 from wanc.model.transformer import BlocksGraph, ContextGraph, EmbedGraph, HeadGraph
-from wanc.model.vae import decode_graph
+from wanc.model.vae import decode_graph, encode_graph
 from wanc.model.weights import Weights
 from wanc.plan.abi import Program
 
@@ -32,10 +32,16 @@ def graph_of(program: Program) -> Graph:
             return BlocksGraph(**how)
         case "dit_head":
             return HeadGraph(**how)
+        case "vae_encode_first" | "vae_encode_rest":
+            return encode_graph(**how, **_caches(program))
         case "vae_decode_first" | "vae_decode_rest":
-            caches = [tensor.shape for tensor in program.outputs[1:]]
-            return decode_graph(**how, cache_shapes=caches, first=program.kind.endswith("first"))
+            return decode_graph(**how, **_caches(program))
     raise AssertionError(f"no graph of kind {program.kind}")
+
+
+def _caches(program: Program) -> dict[str, Any]:
+    shapes = [tensor.shape for tensor in program.outputs[1:]]
+    return {"cache_shapes": shapes, "first": program.kind.endswith("first")}
 
 
 def call_graph(graph: Graph, program: Program, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -42,6 +42,13 @@ class TokenLayout:
         return ops.reduce_scatter(partial_BLD, "tp", self.tp, 1)
 
 
+def for_tokens(per_timestep: Tensor, given_BL1: Tensor | None) -> Tensor:
+    """[timesteps, 1, D], of the step and of what is given -> [1, L or 1, D], by token."""
+    if given_BL1 is None:
+        return per_timestep
+    return torch.where(given_BL1 > 0, per_timestep[1:], per_timestep[:1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextGraph:
     """prompt_embeddings -> cross-attention keys and values of a layer group."""
@@ -73,7 +80,7 @@ class ContextGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedGraph:
-    """tokens, timestep -> hidden, time_embedding, modulation."""
+    """tokens, one or two timesteps -> hidden; for each timestep time_embedding, modulation."""
 
     def __call__(self, w: Weights, tokens: Tensor, timestep: Tensor) -> tuple[Tensor, ...]:
         hidden = w.linear("patch_embedding", tokens)
@@ -86,7 +93,7 @@ class EmbedGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksGraph:
-    """hidden, modulation, RoPE, (key mask), keys and values of the prompt -> hidden."""
+    """hidden, modulation, RoPE, (key mask), (given tokens), the prompt's K and V -> hidden."""
 
     heads: int
     head_width: int
@@ -101,6 +108,7 @@ class BlocksGraph:
     attention: str
     query_tile_tokens: int
     cross_query_tile_tokens: int
+    given_tokens: bool = False
 
     @property
     def layout(self) -> TokenLayout:
@@ -113,17 +121,20 @@ class BlocksGraph:
     def __call__(
         self, w: Weights, x_BLD: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor, *rest: Tensor
     ) -> tuple[Tensor, ...]:
-        keep_SL, context = (rest[0], rest[1:]) if self.masked else (None, rest)
+        keep_SL, rest = (rest[0], rest[1:]) if self.masked else (None, rest)
+        given_BL1, context = (rest[0], rest[1:]) if self.given_tokens else (None, rest)
         for k in range(self.layers):
             block = w.at(f"blocks.{k}")
-            x_BLD = self.block(block, x_BLD, modulation, cos, sin, keep_SL, *context[2 * k :][:2])
+            table = block["scale_shift_table"] + modulation.float()
+            modulated = [for_tokens(part, given_BL1) for part in table.chunk(6, 1)]
+            x_BLD = self.block(block, x_BLD, modulated, cos, sin, keep_SL, *context[2 * k :][:2])
         return (x_BLD,)
 
     def block(
         self,
         w: Weights,
         x_BLD: Tensor,
-        modulation: Tensor,
+        modulated: list[Tensor],
         cos: Tensor,
         sin: Tensor,
         keep_SL: Tensor | None,
@@ -132,8 +143,7 @@ class BlocksGraph:
     ) -> Tensor:
         """Self-attention, cross-attention and feed-forward on this rank's shard."""
         dtype = x_BLD.dtype
-        table = w["scale_shift_table"] + modulation.float()
-        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = table.chunk(6, 1)
+        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = modulated
 
         normed = ops.modulated_norm(x_BLD, shift, scale, self.eps)
         attended = self.self_attention(w.at("attn1"), normed, cos, sin, keep_SL)
@@ -211,7 +221,7 @@ class BlocksGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadGraph:
-    """hidden, time_embedding -> noise of the whole sequence and every branch, on every rank."""
+    """hidden, time_embedding, (given tokens) -> noise of all tokens and branches, everywhere."""
 
     tp: int
     cp: int
@@ -219,9 +229,13 @@ class HeadGraph:
     chunk_tokens: int
     padded_chunk_tokens: int
     eps: float
+    given_tokens: bool = False
 
-    def __call__(self, w: Weights, x_BLD: Tensor, time_BD: Tensor) -> tuple[Tensor, ...]:
-        shift, scale = (w["scale_shift_table"] + time_BD.unsqueeze(1)).chunk(2, 1)
+    def __call__(
+        self, w: Weights, x_BLD: Tensor, time_BD: Tensor, given_BL1: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        table = w["scale_shift_table"] + time_BD.unsqueeze(1)
+        shift, scale = (for_tokens(part, given_BL1) for part in table.chunk(2, 1))
         normed = ops.modulated_norm(x_BLD, shift, scale, self.eps)
         layout = TokenLayout(
             tp=self.tp,

@@ -77,6 +77,8 @@ class Prediction:
 
     text: Time
     """Text encoding and every expert's prompt keys and values."""
+    image: Time | None
+    """Image encoding, where images are taken."""
     step: Time
     """One step of denoising, both guidance branches; experts cost the same."""
     denoise: Time
@@ -105,9 +107,11 @@ def predict(
         times = {work.name: stage_time(accelerator, work, attention) for work in works}
         text = times["encode_text"] + times["context"]
         denoise = times["step"] * steps
-        stages = (text, denoise, times["decode"])
+        image = times.get("encode_image")
+        stages = (text, denoise, times["decode"], *([image] if image else []))
         return Prediction(
             text=text,
+            image=image,
             step=times["step"],
             denoise=denoise,
             decode=times["decode"],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from wanc.plan.abi import Program
 from wanc.plan.schedule import Schedule
+from wanc.plan.transformer import GIVEN
 from wanc.plan.vae import convolutions
 from wanc.plan.work import call_work
 from wanc.spec.target import DTYPE_BYTES, Accelerator
@@ -36,8 +37,8 @@ In the same report 3.7 GB for each whole graph, of 204 TFLOP a rank, with attent
 plain StableHLO attention needs is not known.
 """
 
-LIVE_IN_DECODER = 3
-"""Tensors as large as the decoder's largest that live at once."""
+LIVE_IN_VAE = 3
+"""Tensors as large as the VAE's largest that live at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ def _on_cpu(programs: Sequence[Program]) -> list[MemoryPart]:
     return [
         MemoryPart(name="transformer work, estimated", bytes=work),
         MemoryPart(name="VAE tile caches", bytes=_caches(programs)),
-        MemoryPart(name="VAE tile work, estimated", bytes=_decode_work(programs)),
+        MemoryPart(name="VAE tile work, estimated", bytes=_vae_work(programs)),
     ]
 
 
@@ -114,7 +115,7 @@ def _on_core(programs: Sequence[Program], *, kernels: bool) -> list[MemoryPart]:
     blocks = _blocks(programs)
     live, exchanged = _live(blocks), _exchanged(blocks)
     widest = live.hidden + max(live.attention, live.feed_forward)
-    scratchpad = max(int(SCRATCHPAD_FACTOR * widest), _decode_work(programs))
+    scratchpad = max(int(SCRATCHPAD_FACTOR * widest), _vae_work(programs))
     flops = sum(work.flops for program in programs for work in call_work(program).values())
     return [
         MemoryPart(name="activations between calls", bytes=_between_calls(programs)),
@@ -187,26 +188,26 @@ def _between_calls(programs: Sequence[Program]) -> int:
         if program.kind in ("dit_embed", "dit_head")
         for tensor in (*program.inputs, *program.outputs)
     }
-    fed = ("rope_cos", "rope_sin", "key_mask")
+    fed = ("rope_cos", "rope_sin", "key_mask", GIVEN)
     rope = sum(tensor.bytes for tensor in _blocks(programs).inputs if tensor.name in fed)
     return sum(held.values()) + rope
 
 
-def _decoders(programs: Sequence[Program]) -> list[Program]:
-    return [program for program in programs if program.kind == "vae_decode_rest"]
+def _of_tiles(programs: Sequence[Program]) -> list[Program]:
+    return [p for p in programs if p.kind in ("vae_encode_rest", "vae_decode_rest")]
 
 
 def _caches(programs: Sequence[Program]) -> int:
-    """Caches and the latent of the largest tile."""
-    sizes = [sum(tensor.bytes for tensor in program.inputs) for program in _decoders(programs)]
+    """Caches, and the latent or the pixels, of the largest tile."""
+    sizes = [sum(tensor.bytes for tensor in program.inputs) for program in _of_tiles(programs)]
     return max(sizes, default=0)
 
 
-def _decode_work(programs: Sequence[Program]) -> int:
-    """Some tensors as large as what the decoder's hungriest convolution takes."""
+def _vae_work(programs: Sequence[Program]) -> int:
+    """Some tensors as large as what the VAE's hungriest convolution takes."""
     sizes = [
         DTYPE_BYTES["float32"] * each.inputs * each.positions
-        for program in _decoders(programs)
+        for program in _of_tiles(programs)
         for each in convolutions(program)
     ]
-    return LIVE_IN_DECODER * max(sizes, default=0)
+    return LIVE_IN_VAE * max(sizes, default=0)

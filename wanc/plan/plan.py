@@ -26,7 +26,7 @@ from wanc.plan.transformer import (
     embed_program,
     head_program,
 )
-from wanc.plan.vae import decode_programs
+from wanc.plan.vae import decode_programs, encode_programs
 from wanc.plan.work import StageWork, stage_works
 from wanc.spec.model import Model
 from wanc.spec.target import DTYPES, GIB, Accelerator, TargetFacts, target_facts
@@ -110,6 +110,7 @@ def work_out(
         attention=options.attention,
         layers=1,
         score_budget_bytes=facts.score_budget_bytes,
+        given_tokens=model.task == "ti2v",
     )
     cut = replace(cut, layers=layers_per_program(cut, model, options, facts))
     tiles = plan_tiles(
@@ -121,11 +122,7 @@ def work_out(
         embed_program(cut),
         blocks_program(cut),
         head_program(cut),
-        *(
-            program
-            for rows, columns in tiles.shapes
-            for program in decode_programs(model.vae, rows, columns, tiles.suffix(rows, columns))
-        ),
+        *vae_programs(model, tiles),
     )
     schedule = build_schedule(model, cut, tiles, programs)
     memory = memory_parts(programs, schedule, facts.accelerator)
@@ -150,6 +147,17 @@ def work_out(
         warnings=_warnings(model, variant),
         not_compilable=reason,
     )
+
+
+def vae_programs(model: Model, tiles: TilePlan) -> list[Program]:
+    """Of every tile shape: the decoder's, and the encoder's where images are taken."""
+    kinds = (decode_programs,) if model.task == "t2v" else (encode_programs, decode_programs)
+    return [
+        program
+        for make in kinds
+        for rows, columns in tiles.shapes
+        for program in make(model.vae, rows, columns, tiles.suffix(rows, columns))
+    ]
 
 
 def check_memory(
@@ -223,10 +231,6 @@ def not_compilable(
     model: Model, accelerator: Accelerator | None = None, blocks: Program | None = None
 ) -> str | None:
     """Why a variant can be planned and not compiled, or None."""
-    if model.task == "i2v":
-        return "the image encoder is not among the programs yet"
-    if model.vae.residual:
-        return "the residual VAE's decoder has no graph yet"
     seen = of_blocks(blocks) if blocks else 0
     if accelerator and blocks and seen > accelerator.limits.instructions:
         layers = blocks.definition["layers"]

@@ -11,7 +11,7 @@ from typing import Literal
 from wanc.plan.abi import Program
 from wanc.plan.mesh import Mesh
 from wanc.plan.tiles import TilePlan
-from wanc.plan.transformer import TransformerCut
+from wanc.plan.transformer import GIVEN, TransformerCut
 from wanc.spec.model import EXPERT_COMPONENTS, TEXT_TOKENS, Expert, Model, TextEncoder
 from wanc.spec.target import DType
 from wanc.spec.topology import GUIDANCE_BRANCHES, Axis
@@ -108,18 +108,17 @@ _BRANCHES = tuple(range(GUIDANCE_BRANCHES))
 def build_schedule(
     model: Model, cut: TransformerCut, tiles: TilePlan, programs: Sequence[Program]
 ) -> Schedule:
-    """The schedule of a text-to-video variant."""
+    """The schedule of a variant."""
     stages = [_encode_text(cut.mesh)]
     for expert in model.experts:
         stages += [_context(cut, expert), _step(cut, expert)]
-    decoders = [program for program in programs if program.ranks == "one"]
-    stages += [_decode(program) for program in decoders]
+    of_tiles = [program for program in programs if program.ranks == "one"]
+    stages += [_of_tile(program) for program in of_tiles]
     feeds = [*_text_feeds(model.text_encoder, cut.dtype), *_token_feeds(cut)]
-    feeds += [
-        Feed(name=_latent_feed(program), shape=program.inputs[0].shape, dtype="float32")
-        for program in decoders
-        if program.kind == "vae_decode_first"
-    ]
+    feeds += dict.fromkeys(
+        Feed(name=tile_feed(program), shape=program.inputs[0].shape, dtype="float32")
+        for program in of_tiles
+    )
     return Schedule(feeds=tuple(feeds), stages=tuple(stages))
 
 
@@ -195,6 +194,7 @@ def _step(cut: TransformerCut, expert: Expert) -> Stage:
         rope.append(
             Binding(feed="key_mask", slices=(Slice(kind="split", dim=0, axis="cp"),)),
         )
+    given = (Binding(feed=GIVEN, slices=(chunk, shard)),) if cut.given_tokens else ()
     calls = [
         Call(
             program="dit_embed",
@@ -218,6 +218,7 @@ def _step(cut: TransformerCut, expert: Expert) -> Stage:
                         Binding(value=hidden),
                         Binding(value="modulation"),
                         *rope,
+                        *given,
                         *(Binding(value=name) for name in context),
                     ),
                     outputs=(f"hidden{sweep.suffix}",),
@@ -229,7 +230,7 @@ def _step(cut: TransformerCut, expert: Expert) -> Stage:
             Call(
                 program="dit_head",
                 component=component,
-                inputs=(Binding(value=hidden), Binding(value="time_embedding")),
+                inputs=(Binding(value=hidden), Binding(value="time_embedding"), *given),
                 outputs=(f"noise{sweep.suffix}",),
                 branches=sweep.branches,
             )
@@ -240,21 +241,23 @@ def _step(cut: TransformerCut, expert: Expert) -> Stage:
     return Stage(name=f"step.{expert}", calls=tuple(calls), results=tuple(results))
 
 
-def _latent_feed(program: Program) -> str:
-    rows, columns = program.inputs[0].shape[-2:]
-    return f"latent_{rows}x{columns}"
+def tile_feed(program: Program) -> str:
+    """The feed of one tile's latent frame, or of its frames of pixels."""
+    taken = program.inputs[0]
+    frames, rows, columns = taken.shape[2:]
+    return f"{taken.name}_{frames}x{rows}x{columns}"
 
 
-def _decode(program: Program) -> Stage:
+def _of_tile(program: Program) -> Stage:
     caches = tuple(Binding(value=tensor.name) for tensor in program.inputs[1:])
     call = Call(
         program=program.name,
         component="vae",
-        inputs=(Binding(feed=_latent_feed(program)), *caches),
+        inputs=(Binding(feed=tile_feed(program)), *caches),
         outputs=tuple(tensor.name for tensor in program.outputs),
         branches=_BRANCHES,
     )
-    result = Result(value="pixels", ranks=(), branches=_BRANCHES)
+    result = Result(value=program.outputs[0].name, ranks=(), branches=_BRANCHES)
     return Stage(name=program.name, calls=(call,), results=(result,))
 
 
@@ -271,11 +274,13 @@ def _token_feeds(cut: TransformerCut) -> list[Feed]:
     rope = (1, split.tokens, 1, model.head_width // 2)
     feeds = [
         Feed(name="tokens", shape=(1, split.tokens, cut.patch_width), dtype=cut.dtype),
-        Feed(name="timestep", shape=(1, model.frequency_width), dtype="float32"),
+        Feed(name="timestep", shape=(cut.timesteps, model.frequency_width), dtype="float32"),
         Feed(name="rope_cos", shape=rope, dtype="float32"),
         Feed(name="rope_sin", shape=rope, dtype="float32"),
     ]
     if split.masked:
         mask = (cp, cp, split.chunk_tokens)
         feeds.append(Feed(name="key_mask", shape=mask, dtype="float32"))
+    if cut.given_tokens:
+        feeds.append(Feed(name=GIVEN, shape=(1, split.tokens, 1), dtype="float32"))
     return feeds

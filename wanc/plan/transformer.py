@@ -19,6 +19,9 @@ MODULATIONS = 6
 HEAD_MODULATIONS = 2
 """Shift and scale before the output projection."""
 
+GIVEN = "given_tokens"
+"""Input and feed that says which tokens are given."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerCut:
@@ -32,6 +35,13 @@ class TransformerCut:
     layers: int
     """Transformer blocks in one program; divides the model's."""
     score_budget_bytes: int
+    given_tokens: bool = False
+    """Whether tokens of a given image come with a timestep of their own."""
+
+    @property
+    def timesteps(self) -> int:
+        """Timesteps of one call: that of the step, and that of what is given, which is 0."""
+        return 2 if self.given_tokens else 1
 
     @property
     def local_heads(self) -> int:
@@ -95,7 +105,9 @@ def embed_program(cut: TransformerCut) -> Program:
         ],
         inputs=[
             Tensor(name="tokens", shape=(1, cut.split.shard_tokens, cut.patch_width), dtype=dtype),
-            Tensor(name="timestep", shape=(1, model.frequency_width), dtype="float32"),
+            Tensor(
+                name="timestep", shape=(cut.timesteps, model.frequency_width), dtype="float32"
+            ),
         ],
         outputs=[_hidden(cut), _time(cut), _modulation(cut)],
     )
@@ -121,6 +133,7 @@ def blocks_program(cut: TransformerCut) -> Program:
     if split.masked:
         mask = (topology.cp, split.chunk_tokens)
         inputs.append(Tensor(name="key_mask", shape=mask, dtype="float32"))
+    inputs += [*_given(cut)]
     inputs += context_program(cut).outputs
     return _program(
         cut,
@@ -129,6 +142,7 @@ def blocks_program(cut: TransformerCut) -> Program:
         definition={
             **_heads(cut),
             **_chunk(cut),
+            **_with_given(cut),
             "layers": cut.layers,
             "cp": topology.cp,
             "masked": split.masked,
@@ -152,12 +166,18 @@ def head_program(cut: TransformerCut) -> Program:
         cut,
         "dit_head",
         axes=("tp", "cp", "cfg"),
-        definition={**_chunk(cut), "cp": topology.cp, "cfg": topology.cfg, "eps": model.eps},
+        definition={
+            **_chunk(cut),
+            **_with_given(cut),
+            "cp": topology.cp,
+            "cfg": topology.cfg,
+            "eps": model.eps,
+        },
         weights=[
             _weight("scale_shift_table", table, "float32"),
             *_linear("proj_out", values, model.width, cut.dtype),
         ],
-        inputs=[_hidden(cut), _time(cut)],
+        inputs=[_hidden(cut), _time(cut), *_given(cut)],
         outputs=[Tensor(name="noise", shape=noise, dtype="float32")],
     )
 
@@ -242,12 +262,24 @@ def _hidden(cut: TransformerCut) -> Tensor:
 
 
 def _time(cut: TransformerCut) -> Tensor:
-    return Tensor(name="time_embedding", shape=(1, cut.model.width), dtype=cut.dtype)
+    shape = (cut.timesteps, cut.model.width)
+    return Tensor(name="time_embedding", shape=shape, dtype=cut.dtype)
 
 
 def _modulation(cut: TransformerCut) -> Tensor:
-    shape = (1, MODULATIONS, cut.model.width)
+    shape = (cut.timesteps, MODULATIONS, cut.model.width)
     return Tensor(name="modulation", shape=shape, dtype=cut.dtype)
+
+
+def _given(cut: TransformerCut) -> list[Tensor]:
+    """1 at the rank's tokens that are given, else 0."""
+    if not cut.given_tokens:
+        return []
+    return [Tensor(name=GIVEN, shape=(1, cut.split.shard_tokens, 1), dtype="float32")]
+
+
+def _with_given(cut: TransformerCut) -> dict[str, object]:
+    return {"given_tokens": True} if cut.given_tokens else {}
 
 
 def _heads(cut: TransformerCut) -> dict[str, object]:

@@ -12,6 +12,7 @@ from math import prod
 from wanc.plan.abi import Program, Weight
 from wanc.plan.schedule import Schedule, Stage
 from wanc.plan.tiles import TilePlan
+from wanc.plan.transformer import GIVEN
 from wanc.plan.vae import convolutions
 from wanc.spec.model import TEXT_TOKENS
 from wanc.spec.target import DTYPE_BYTES, DType
@@ -86,11 +87,12 @@ class StageWork:
     """Work of a stage on its busiest rank."""
 
     name: str
-    """``encode_text``; ``context``, of every expert; ``step``, one of denoising; ``decode``."""
+    """``encode_text``; ``context``, of every expert; ``step``, one of denoising; ``encode_image``,
+    where images are taken; ``decode``."""
     launches: int
     """Calls of programs, one after the other."""
     waves: int
-    """Tiles that the rank decodes, one after the other; 1 for other stages."""
+    """Tiles that the rank works on, one after the other; 1 for other stages."""
     parts: Parts
 
     @property
@@ -102,7 +104,7 @@ class StageWork:
 def stage_works(
     programs: Sequence[Program], schedule: Schedule, tiles: TilePlan, latent_frames: int
 ) -> tuple[StageWork, ...]:
-    """Work of text encoding, of all experts' contexts, of one guided step, and of decoding."""
+    """Work of text and image encoding, of all contexts, of one guided step, and of decoding."""
     works = {program.name: call_work(program) for program in programs}
 
     def together(name: str, stages: Iterable[Stage]) -> StageWork:
@@ -112,27 +114,37 @@ def stage_works(
     named = {stage.name: stage for stage in schedule.stages}
     contexts = [stage for name, stage in named.items() if name.startswith("context.")]
     step = next(stage for name, stage in named.items() if name.startswith("step."))
+    of_tiles = {"encode_image": "vae_encode", "decode": "vae_decode"}
+    kinds = [program.kind for program in programs]
+    given = any(tensor.name == GIVEN for program in programs for tensor in program.inputs)
+    frames = {"encode_image": 1 if given else latent_frames, "decode": latent_frames}
     return (
         together("encode_text", [named["encode_text"]]),
         together("context", contexts),
         together("step", [step]),
-        _decode(works, tiles, latent_frames),
+        *(
+            _of_tiles(name, kind, works, tiles, frames[name])
+            for name, kind in of_tiles.items()
+            if f"{kind}_first" in kinds
+        ),
     )
 
 
-def _decode(works: dict[str, Parts], tiles: TilePlan, latent_frames: int) -> StageWork:
+def _of_tiles(
+    name: str, kind: str, works: dict[str, Parts], tiles: TilePlan, latent_frames: int
+) -> StageWork:
     """The rank whose tiles are most work: a first and many later latent frames of each."""
     later = latent_frames - 1
     calls: dict[int, list[Parts]] = {}
     for tile, rank in zip(tiles.tiles, tiles.ranks, strict=True):
         suffix = tiles.suffix(tile.rows, tile.columns)
-        first, rest = (works[f"vae_decode_{part}{suffix}"] for part in ("first", "rest"))
+        first, rest = (works[f"{kind}_{part}{suffix}"] for part in ("first", "rest"))
         calls.setdefault(rank, []).append(
             _joined([first, {name: work * later for name, work in rest.items()}])
         )
     busiest = max(calls.values(), key=lambda tiled: sum(w.flops for p in tiled for w in p.values()))
     return StageWork(
-        name="decode",
+        name=name,
         launches=len(busiest) * latent_frames,
         waves=len(busiest),
         parts=_joined(busiest),
@@ -185,9 +197,10 @@ def _context(program: Program) -> Parts:
 
 
 def _embed(program: Program) -> Parts:
-    """The rank's own tokens, and one timestep; reading the timestep's weights is most of it."""
+    """The rank's own tokens, and a timestep or two, whose weights are most of what is read."""
     patch, *time = _matrices(program)
-    return {"embedding": _linears([patch], program.inputs[0].shape[1]) + _linears(time, 1)}
+    tokens, timesteps = program.inputs
+    return {"embedding": _linears([patch], tokens.shape[1]) + _linears(time, timesteps.shape[0])}
 
 
 def _blocks(program: Program) -> Parts:
@@ -256,7 +269,7 @@ def _head(program: Program) -> Parts:
     }
 
 
-def _decoder(program: Program) -> Parts:
+def _vae(program: Program) -> Parts:
     """Convolutions of one latent frame, its caches, and the middle's attention within frames."""
     flops, attention = 0, Work()
     moved = sum(tensor.bytes for tensor in (*program.arguments, *program.outputs))
@@ -278,8 +291,10 @@ _KINDS: dict[str, Callable[[Program], Parts]] = {
     "dit_embed": _embed,
     "dit_blocks": _blocks,
     "dit_head": _head,
-    "vae_decode_first": _decoder,
-    "vae_decode_rest": _decoder,
+    "vae_encode_first": _vae,
+    "vae_encode_rest": _vae,
+    "vae_decode_first": _vae,
+    "vae_decode_rest": _vae,
 }
 
 

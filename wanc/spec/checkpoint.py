@@ -14,8 +14,8 @@ import msgspec
 
 from wanc.digest import of_json
 from wanc.errors import RefusedError
-from wanc.spec.model import Expert, Model, TextEncoder, Transformer, Vae
-from wanc.spec.presets import A14B_T2V_SAMPLING, PRESETS
+from wanc.spec.model import COLORS, Expert, Model, Task, TextEncoder, Transformer, Vae
+from wanc.spec.presets import PRESETS, SAMPLING
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -23,6 +23,8 @@ T = TypeVar("T")
 _MAX_CONFIG_BYTES = 1 << 20
 _MOST = 1 << 24
 """Of any size that a config may state."""
+RESAMPLED = 8
+"""Pixels to a latent row of three resamplers, without a patch."""
 _MOST_LAYERS = 1000
 """Of anything that programs repeat; a plan of more would not end."""
 
@@ -65,6 +67,7 @@ def read_checkpoint(directory: Path) -> Model:
             f"transformer out_channels {transformer.out_channels} does not fit vae "
             f"z_dim {vae.z_channels}: this VAE belongs to another model"
         )
+    task = _task(index or {}, transformer, vae, problems)
     boundary = (index or {}).get("boundary_ratio")
     if boundary is not None and not (type(boundary) in (int, float) and 0 <= boundary <= 1):
         problems.append(f"model_index.json: boundary_ratio is {boundary!r}; needs 0 to 1")
@@ -75,18 +78,39 @@ def read_checkpoint(directory: Path) -> Model:
     if len(experts) == 1:
         boundary = None
     elif boundary is None:
-        boundary = A14B_T2V_SAMPLING.boundary
+        boundary = SAMPLING[task].boundary
     return _named(
         Model(
             name="custom",
-            task="t2v",
+            task=task,
             experts=experts,
             transformer=transformer,
             text_encoder=text_encoder,
             vae=vae,
-            sampling=replace(A14B_T2V_SAMPLING, boundary=boundary),
+            sampling=replace(SAMPLING[task], boundary=boundary),
         )
     )
+
+
+def _task(
+    index: Json, transformer: Transformer | None, vae: Vae | None, problems: list[str]
+) -> Task:
+    """From how the pipeline says that images are taken, and what the transformer takes."""
+    if transformer is None or vae is None:
+        return "t2v"
+    seen, noise = transformer.in_channels, transformer.out_channels
+    conditioned = noise + vae.condition_channels
+    expands = index.get("expand_timesteps") or False
+    if seen == noise:
+        return "ti2v" if expands else "t2v"
+    if seen != conditioned or expands:
+        also = ", and model_index.json says expand_timesteps" if expands else ""
+        problems.append(
+            f"transformer in_channels {seen}{also}: text to video takes {noise}, and image to "
+            f"video {conditioned} (noise {noise}, mask {vae.temporal_stride}, condition "
+            f"{vae.z_channels})"
+        )
+    return "i2v"
 
 
 def _named(model: Model) -> Model:
@@ -167,9 +191,9 @@ class _Fields:
             return default
         return tuple(of(v) for v in value)  # type: ignore[call-arg]
 
-    def must_be(self, key: str, *allowed: Any) -> None:
-        """The first allowed value is also the default."""
-        value = self.config.get(key, allowed[0])
+    def must_be(self, key: str, *allowed: Any, absent: Any = ...) -> None:
+        """What is absent has the given value, else the first that is allowed."""
+        value = self.config.get(key, allowed[0] if absent is ... else absent)
         if value not in allowed:
             self._wrong(key, value, " or ".join(repr(v) for v in allowed))
 
@@ -184,12 +208,6 @@ def _transformer(fields: _Fields) -> Transformer:
     for key in ("added_kv_proj_dim", "image_dim", "pos_embed_seq_len"):
         fields.must_be(key, None)
     fields.must_be("patch_size", [1, 2, 2])
-    channels = fields.whole("in_channels", 16)
-    if channels != fields.whole("out_channels", channels):
-        fields.problems.append(
-            f"{fields.where}: in_channels {channels} is not out_channels: an image-to-video "
-            "model, which this version does not compile"
-        )
     if fields.whole("attention_head_dim", 128) % 2:
         fields.problems.append(f"{fields.where}: attention_head_dim is odd; RoPE turns pairs")
     return Transformer(
@@ -197,8 +215,8 @@ def _transformer(fields: _Fields) -> Transformer:
         head_width=fields.whole("attention_head_dim", 128),
         ffn_width=fields.whole("ffn_dim", 13824),
         layers=fields.whole("num_layers", 40, _MOST_LAYERS),
-        in_channels=channels,
-        out_channels=channels,
+        in_channels=fields.whole("in_channels", 16),
+        out_channels=fields.whole("out_channels", 16),
         text_width=fields.whole("text_dim", 4096),
         frequency_width=fields.whole("freq_dim", 256),
         patch_FHW=(1, 2, 2),
@@ -225,11 +243,14 @@ def _text_encoder(fields: _Fields) -> TextEncoder:
 
 def _vae(fields: _Fields) -> Vae:
     fields.must_be("_class_name", "AutoencoderKLWan")
-    fields.must_be("is_residual", False)
+    fields.must_be("is_residual", False, True)
     fields.must_be("attn_scales", [])
-    fields.must_be("patch_size", None, 1)
-    fields.must_be("out_channels", 3)
-    fields.must_be("scale_factor_spatial", 8)  # as the decoder's upsamplers give
+    fields.must_be("patch_size", None, 1, 2)
+    patch = 2 if fields.config.get("patch_size") == 2 else 1
+    stride = RESAMPLED * patch
+    fields.must_be("in_channels", COLORS * patch**2, absent=COLORS)
+    fields.must_be("out_channels", COLORS * patch**2, absent=COLORS)
+    fields.must_be("scale_factor_spatial", stride, absent=RESAMPLED)
     fields.must_be("scale_factor_temporal", 4)
     published = PRESETS["wan2.2-t2v-a14b"].vae
     base = fields.whole("base_dim", 96)
@@ -258,6 +279,8 @@ def _vae(fields: _Fields) -> Vae:
         temporal_downsample=downsample,
         latents_mean=mean,
         latents_std=std,
-        spatial_stride=8,
+        spatial_stride=stride,
         temporal_stride=4,
+        residual=fields.config.get("is_residual", False),
+        patch=patch,
     )

@@ -6,11 +6,17 @@ Records only. Published numbers are in presets.py, reading a checkpoint's config
 from dataclasses import dataclass
 from typing import Literal
 
-Task = Literal["t2v", "i2v"]
+Task = Literal["t2v", "i2v", "ti2v"]
+"""``t2v``: a prompt. ``i2v``: an image too, and maybe a last one, as condition channels beside the
+noise. ``ti2v``: a prompt, and an image where there is one, as the first latent frame."""
+
 Expert = Literal["high_noise", "low_noise"]
 
 TEXT_TOKENS = 512
 """Text tokens of every Wan2.2 prompt, pads included."""
+
+COLORS = 3
+"""Channels of pixels."""
 
 TRAIN_TIMESTEPS = 1000
 """Timesteps of the flow's training schedule; a boundary is a fraction of it."""
@@ -73,6 +79,11 @@ class Vae:
     """Whether a shortcut without weights goes around every down- and upsampling block."""
     patch: int = 1
     """Side of the square of pixels that the network takes and gives as channels of one place."""
+
+    @property
+    def condition_channels(self) -> int:
+        """Of an image condition: the mask, a channel for each frame of a latent one; latents."""
+        return self.temporal_stride + self.z_channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

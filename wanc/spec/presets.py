@@ -2,12 +2,13 @@
 
 Sources: the config.json files of Wan-AI/Wan2.2-T2V-A14B-Diffusers, Wan2.2-I2V-A14B-Diffusers and
 Wan2.2-TI2V-5B-Diffusers; for sampling, wan/configs of the official Wan2.2 repository (commit
-42bf4cf).
+42bf4cf); for the run preset vllm-omni, see there.
 """
 
 from dataclasses import replace
+from typing import Any
 
-from wanc.spec.model import Model, Sampling, TextEncoder, Transformer, Vae
+from wanc.spec.model import Model, Sampling, Task, TextEncoder, Transformer, Vae
 
 NEGATIVE_PROMPT = (
     "色调艳丽，过曝，静态，细节模糊不清，字幕，风格，作品，画作，画面，静止，整体发灰，最差质量，"
@@ -135,7 +136,7 @@ WAN22_I2V_A14B = replace(
 
 WAN22_TI2V_5B = Model(
     name="wan2.2-ti2v-5b",
-    task="t2v",
+    task="ti2v",
     experts=("high_noise",),
     transformer=replace(
         _A14B, heads=24, ffn_width=14336, layers=30, in_channels=48, out_channels=48
@@ -144,7 +145,6 @@ WAN22_TI2V_5B = Model(
     vae=_VAE_Z48,
     sampling=TI2V_5B_SAMPLING,
 )
-"""Planned as text to video; its image is a first latent frame that is given."""
 
 TINY = Model(
     name="tiny",
@@ -159,6 +159,46 @@ TINY = Model(
 )
 """The random checkpoint that ``wanc tiny`` writes."""
 
+TINY_I2V = replace(
+    TINY,
+    name="tiny-i2v",
+    task="i2v",
+    transformer=replace(TINY.transformer, in_channels=36),
+    sampling=A14B_I2V_SAMPLING,
+)
+
+TINY_TI2V = replace(
+    TINY,
+    name="tiny-ti2v",
+    task="ti2v",
+    experts=("high_noise",),
+    transformer=replace(TINY.transformer, in_channels=48, out_channels=48),
+    vae=replace(_VAE_Z48, base_width=16, decoder_base_width=16, residual_blocks=1),
+    sampling=TI2V_5B_SAMPLING,
+)
+
+SAMPLING: dict[Task, Sampling] = {
+    "t2v": A14B_T2V_SAMPLING,
+    "i2v": A14B_I2V_SAMPLING,
+    "ti2v": TI2V_5B_SAMPLING,
+}
+"""The official contract of each task."""
+
+OFFICIAL = "official"
+
+RUN_PRESETS: dict[str, dict[str, Any]] = {
+    OFFICIAL: {},
+    "vllm-omni": {"flow_shift": 5.0, "guidance_high": 5.0, "guidance_low": 5.0},
+}
+"""By name, what takes the place of a model's official values where a user gives none.
+
+``vllm-omni``: the guide of vLLM Omni Neuron (aws-neuron/vllm-omni-neuron, examples/wan22): its one
+guidance scale is both experts', and the flow shift is vLLM Omni's own default.
+"""
+
+TINY_MODELS: dict[Task, Model] = {model.task: model for model in (TINY, TINY_I2V, TINY_TI2V)}
+
 PRESETS: dict[str, Model] = {
-    model.name: model for model in (WAN22_T2V_A14B, WAN22_I2V_A14B, WAN22_TI2V_5B, TINY)
+    model.name: model
+    for model in (WAN22_T2V_A14B, WAN22_I2V_A14B, WAN22_TI2V_5B, *TINY_MODELS.values())
 }

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,14 @@ from tests.unit.conftest import variant_of
 from wanc.bundle.config import VariantConfig
 from wanc.errors import RequestError, RunError
 from wanc.run.outputs import Files
-from wanc.run.request import Guidance, RunRequest, SamplingValues, sampling_values
+from wanc.run.request import (
+    SAMPLERS,
+    Guidance,
+    RunRequest,
+    Sampler,
+    SamplingValues,
+    sampling_values,
+)
 from wanc.run.sampler import draw_noise, make_scheduler, make_scheduler_at, state_of
 from wanc.run.saved import Saved, read_bytes, read_saved, resumed
 
@@ -31,6 +39,13 @@ REQUEST = RunRequest(
     guidance=Guidance(high=4.0, low=3.1),
     flow_shift=2.7,
     seed=(1 << 64) - 1,
+    sampler="unipc",
+    expert="low_noise",
+    preset="vllm-omni",
+)
+CARRIED = (
+    *("prompt", "negative", "steps", "guidance", "flow_shift", "seed"),
+    *("sampler", "expert", "preset"),
 )
 
 
@@ -89,14 +104,16 @@ def data(saved: Saved, values: SamplingValues, files: Files) -> bytes:
 # --- the same bits --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("step", range(1, STEPS))
 def test_a_resumed_run_ends_with_the_same_bits(
-    config: VariantConfig, values: SamplingValues, files: Files, step: int
+    config: VariantConfig, files: Files, step: int, sampler: Sampler
 ) -> None:
+    values = sampling_values(replace(REQUEST, sampler=sampler), config)
     whole = saved_after(STEPS, config, values).latents
     saved_after(step, config, values).write(files, values)
     read = read_saved(read_bytes(files.saved), files.saved)
-    assert read.step == step
+    assert (read.step, read.sampler, read.request.sampler) == (step, sampler, sampler)
     size = tuple(read.latents.shape)
     scheduler = make_scheduler_at(values, read.step, size, read.scheduler)
     assert torch.equal(go_on(scheduler, read.latents, step, STEPS), whole)
@@ -130,22 +147,17 @@ def test_a_saved_run_that_is_over_has_only_latents_left(
     assert torch.equal(go_on(scheduler, read.latents, STEPS, STEPS), over.latents)
 
 
-def test_all_that_was_saved_is_read(saved: Saved, data: bytes) -> None:
+def test_all_that_was_saved_is_read(
+    saved: Saved, data: bytes, config: VariantConfig, values: SamplingValues
+) -> None:
     read = read_saved(data, WHERE)
     assert read.request == REQUEST
+    assert sampling_values(resumed(RunRequest(), read), config) == values
     assert (read.step, read.noise, read.variant) == (saved.step, saved.noise, saved.variant)
+    assert read.images == saved.images
     assert read.latents.dtype == torch.float32
     assert torch.equal(read.latents, saved.latents)
     assert sorted(read.scheduler) == sorted(saved.scheduler)
-
-
-def test_state_is_the_tensors_of_the_latents_size(values: SamplingValues) -> None:
-    scheduler, size = make_scheduler(values), (1, 2)
-    assert state_of(scheduler, size) == {}
-    go_on(scheduler, torch.zeros(size), 0, 1)
-    assert set(state_of(scheduler, size)) == {"model_outputs.1", "last_sample"}
-    go_on(scheduler, torch.zeros(size), 1, 2)
-    assert set(state_of(scheduler, size)) == {"model_outputs.0", "model_outputs.1", "last_sample"}
 
 
 def test_two_runs_go_on_from_one_file(
@@ -267,16 +279,19 @@ def test_files_with_more_behind_them(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda table, metadata: metadata.update(format=2), "this wanc reads format 1"),
-        (lambda table, metadata: metadata.update(format=0), "this wanc reads format 1"),
-        (lambda table, metadata: metadata.update(format="1"), "this wanc reads format 1"),
+        (lambda table, metadata: metadata.update(format=3), "this wanc reads format 2"),
+        (lambda table, metadata: metadata.update(format=1), "this wanc reads format 2"),
+        (lambda table, metadata: metadata.update(format="2"), "this wanc reads format 2"),
         (lambda table, metadata: metadata.pop("noise"), "missing required field `noise`"),
-        (lambda table, metadata: metadata.clear(), "this wanc reads format 1"),
+        (lambda table, metadata: metadata.clear(), "this wanc reads format 2"),
         (lambda table, metadata: metadata.update(step=True), "Expected `int`, got `bool`"),
         (lambda table, metadata: metadata.update(step=1.5), "Expected `int`, got `float`"),
         (lambda table, metadata: metadata.update(prompt=None), "Expected `str`, got `null`"),
         (lambda table, metadata: metadata["sampling"].pop("seed"), "missing required field `seed`"),
         (lambda table, metadata: metadata["sampling"].update(steps="6"), "Expected `int`"),
+        (lambda table, metadata: metadata["sampling"].update(sampler="ddim"), "enum value 'ddim'"),
+        (lambda table, metadata: metadata["sampling"].update(only="both"), "enum value 'both'"),
+        (lambda table, metadata: metadata.pop("images"), "missing required field `images`"),
         (lambda table, metadata: table.pop("latents"), "latents|invalid offset"),
         (renamed("latents", "latent"), "latents"),
         (lambda table, metadata: table["latents"].update(dtype="F64"), "deserializing"),
@@ -319,6 +334,34 @@ def test_of_their_size_and_dtype(
 def test_another_sampler(saved: Saved, config: VariantConfig, values: SamplingValues) -> None:
     with pytest.raises(RequestError, match="after step 3 of euler; the run has 6 of unipc"):
         replace(saved, sampler="euler").check(config, values)
+
+
+@pytest.mark.parametrize("sampler", ["euler", "dpm++"])
+def test_state_of_another_sampler(saved: Saved, config: VariantConfig, sampler: Sampler) -> None:
+    """UniPC keeps more than the others do."""
+    values = sampling_values(replace(REQUEST, sampler=sampler), config)
+    other = replace(saved, sampler=sampler)
+    with pytest.raises(RequestError, match=re.escape(f"the saved {sampler} is damaged: it holds")):
+        other.check(config, values)
+
+
+@pytest.mark.parametrize(
+    ("saved_of", "given"), [("sha256:1", ""), ("", "sha256:1"), ("sha256:1", "sha256:2")]
+)
+def test_other_images(
+    saved: Saved, config: VariantConfig, values: SamplingValues, saved_of: str, given: str
+) -> None:
+    with pytest.raises(RequestError, match="goes on with the images that it began with"):
+        replace(saved, images=saved_of).check(config, values, given)
+
+
+def test_the_same_images(
+    saved: Saved, config: VariantConfig, values: SamplingValues, files: Files
+) -> None:
+    replace(saved, images="sha256:1").write(files, values)
+    read = read_saved(files.saved.read_bytes(), files.saved)
+    assert read.images == "sha256:1"
+    assert read.check(config, values, "sha256:1").step_index == SAVED
 
 
 def test_changed_bytes(
@@ -378,8 +421,8 @@ def test_steps_beyond_the_run(
 )
 def test_a_request_takes_what_it_leaves_open(saved: Saved, asked: RunRequest) -> None:
     merged = resumed(asked, saved)
-    names = ("prompt", "negative", "steps", "guidance", "flow_shift", "seed")
-    assert [getattr(merged, name) for name in names] == [getattr(REQUEST, name) for name in names]
+    taken = [getattr(merged, name) for name in CARRIED]
+    assert taken == [getattr(REQUEST, name) for name in CARRIED]
     ways = ("resume", "save_every", "profile", "check_ranks")
     assert [getattr(merged, name) for name in ways] == [getattr(asked, name) for name in ways]
 
@@ -394,6 +437,9 @@ def test_a_request_takes_what_it_leaves_open(saved: Saved, asked: RunRequest) ->
         ({"guidance": Guidance(high=4.0, low=4.0)}, "low=4.0"),
         ({"flow_shift": 2.71}, "flow shift 2.71, saved was 2.7"),
         ({"seed": 0}, "seed 0, saved was 18446744073709551615"),
+        ({"sampler": "euler"}, "sampler 'euler', saved was 'unipc'"),
+        ({"expert": "high_noise"}, "expert 'high_noise', saved was 'low_noise'"),
+        ({"preset": "official"}, "preset 'official', saved was 'vllm-omni'"),
     ],
 )
 def test_a_request_that_differs(saved: Saved, asked: dict[str, Any], told: str) -> None:

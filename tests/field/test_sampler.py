@@ -18,7 +18,13 @@ from wanc.run import pipeline
 from wanc.run.request import Guidance, RunRequest, sampling_values
 from wanc.run.sampler import make_scheduler
 from wanc.spec.checkpoint import read_checkpoint
-from wanc.spec.presets import NEGATIVE_PROMPT, TINY, WAN22_T2V_A14B
+from wanc.spec.presets import (
+    NEGATIVE_PROMPT,
+    TINY,
+    WAN22_I2V_A14B,
+    WAN22_T2V_A14B,
+    WAN22_TI2V_5B,
+)
 from wanc.tiny import write_tiny_checkpoint
 
 pytestmark = pytest.mark.xdist_group("field-run")
@@ -45,36 +51,23 @@ class Notes(Silent):
         self.lines.append(text)
 
 
-def fields(record, names):
-    return tuple(getattr(record, name) for name in names.split())
+@pytest.mark.parametrize(
+    ("model", "shift"), [(WAN22_T2V_A14B, 12.0), (WAN22_I2V_A14B, 5.0), (WAN22_TI2V_5B, 5.0)]
+)
+def test_defaults_are_the_official_ones(model, shift):
+    """huggingface/diffusers #12094: wrong default shift.
 
-
-OFFICIAL = {
-    "flow shift": ("sampling", "flow_shift", (12.0,)),
-    "steps": ("sampling", "steps", (40,)),
-    "boundary": ("sampling", "boundary", (0.875,)),
-    "guidance": ("sampling", "guidance_low guidance_high", (3.0, 4.0)),
-    "fps, frames": ("sampling", "fps trained_frames", (16, 81)),
-    "VAE": ("vae", "z_channels temporal_stride spatial_stride", (16, 4, 8)),
-    "DiT": ("transformer", "width ffn_width heads head_width layers", (5120, 13824, 40, 128, 40)),
-    "patch, in": ("transformer", "patch_FHW in_channels", ((1, 2, 2), 16)),
-    "UMT5": ("text_encoder", "layers width heads ffn_width", (24, 4096, 64, 10240)),
-}
-"""The defaults of t2v-A14B in the official repository, commit 42bf4cf."""
-
-
-@pytest.mark.parametrize("row", OFFICIAL)
-def test_defaults_are_the_official_ones(row):
-    """huggingface/diffusers #12094: wrong default shift."""
-    part, names, official = OFFICIAL[row]
-    assert fields(getattr(WAN22_T2V_A14B, part), names) == official
+    tests/unit/test_contract.py has every other value.
+    """
+    config = SimpleNamespace(model=model)
+    assert sampling_values(RunRequest(prompt="", seed=1), config).flow_shift == shift
 
 
 def test_a_run_takes_the_defaults():
     """huggingface/diffusers #12094: what is not given is the model's own."""
-    official = WAN22_T2V_A14B.sampling
-    names = "flow_shift steps boundary guidance_low guidance_high fps"
-    assert fields(values(), names) == fields(official, names)
+    taken, official = values(), WAN22_T2V_A14B.sampling
+    for name in ["flow_shift", "steps", "boundary", "guidance_low", "guidance_high", "fps"]:
+        assert getattr(taken, name) == getattr(official, name)
 
 
 def test_shift_is_applied_once():

@@ -23,9 +23,15 @@ from wanc.run.request import Guidance, RunRequest, SamplingValues
 from wanc.run.sampler import State, make_scheduler_at
 
 _METADATA = "wanc"
-_FORMAT = 1
+_FORMAT = 2
+"""2026-11-30: 2 has sampler, expert, preset and images; 1 was the first."""
 _LATENTS = "latents"
 _MOST_BYTES = 8 << 30
+_CARRIED = (
+    *("prompt", "negative", "steps", "guidance", "flow_shift", "seed"),
+    *("sampler", "expert", "preset"),
+)
+"""Of a request, what a resumed run takes from the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,7 @@ class _Header:
     negative: str
     sampling: dict[str, Any]
     noise: str
+    images: str
     variant: dict[str, Any]
 
 
@@ -56,11 +63,21 @@ class Saved:
     noise: str
     """Digest of the initial noise."""
     variant: dict[str, Any]
+    images: str = ""
+    """Digest of the fitted images' pixels; empty where there are none."""
 
     def write(self, files: Files, values: SamplingValues) -> None:
         """Write the file whole, over an earlier one; raises RunError."""
         assert files.saved is not None
         assert files.unfinished is not None
+        with as_run_error(files.saved):
+            tensors = {_LATENTS: self.latents, **self.scheduler}
+            data = save({n: t.contiguous() for n, t in tensors.items()}, self.header(values))
+            files.unfinished.write_bytes(data)
+            give_name(files.unfinished, files.saved)
+
+    def header(self, values: SamplingValues) -> dict[str, str]:
+        """The metadata of its file."""
         header = _Header(
             format=_FORMAT,
             step=self.step,
@@ -68,27 +85,36 @@ class Saved:
             negative=self.request.negative or "",
             sampling=asdict(values),
             noise=self.noise,
+            images=self.images,
             variant=self.variant,
         )
-        text = canonical_json(msgspec.to_builtins(header)).decode()
-        with as_run_error(files.saved):
-            tensors = {_LATENTS: self.latents, **self.scheduler}
-            data = save({n: t.contiguous() for n, t in tensors.items()}, {_METADATA: text})
-            files.unfinished.write_bytes(data)
-            give_name(files.unfinished, files.saved)
+        return {_METADATA: canonical_json(msgspec.to_builtins(header)).decode()}
 
-    def check(self, config: VariantConfig, values: SamplingValues) -> Any:
-        """The scheduler to go on with; raises RequestError where the variant is not its own."""
+    def check_latents(self, config: VariantConfig) -> tuple[int, ...]:
+        """The latents' shape; raises RequestError where it is not the variant's."""
         size = config.latents_shape
         if tuple(self.latents.shape) != size or self.latents.dtype != torch.float32:
             raise RequestError(
                 f"the saved latents are {tuple(self.latents.shape)}, and variant {config.variant} "
                 f"has {size}: they were saved by a run of {self.variant.get('shape')}"
             )
+        return size
+
+    def check(self, config: VariantConfig, values: SamplingValues, images: str = "") -> Any:
+        """The scheduler to go on with; raises RequestError where the variant is not its own.
+
+        images is the digest of those that the resumed run is given.
+        """
+        size = self.check_latents(config)
         if not 1 <= self.step <= values.steps or self.sampler != values.sampler:
             raise RequestError(
                 f"saved after step {self.step} of {self.sampler}; the run has {values.steps} of "
                 f"{values.sampler}"
+            )
+        if self.images != images:
+            raise RequestError(
+                "a resumed run goes on with the images that it began with: give the same --image, "
+                "--last-image and --fit, or none where it had none"
             )
         try:
             return make_scheduler_at(values, self.step, size, self.scheduler)
@@ -115,6 +141,9 @@ def read_saved(data: bytes, where: Path) -> Saved:
         guidance=Guidance(high=values.guidance_high, low=values.guidance_low),
         flow_shift=values.flow_shift,
         seed=values.seed,
+        sampler=values.sampler,
+        expert=values.only,
+        preset=values.preset,
     )
     return Saved(
         step=header.step,
@@ -123,6 +152,7 @@ def read_saved(data: bytes, where: Path) -> Saved:
         request=request,
         sampler=values.sampler,
         noise=header.noise,
+        images=header.images,
         variant=header.variant,
     )
 
@@ -139,12 +169,11 @@ def read_bytes(path: Path) -> bytes:
 
 def resumed(request: RunRequest, saved: Saved) -> RunRequest:
     """The request with what the saved run was given; raises RequestError where it differs."""
-    names = ("prompt", "negative", "steps", "guidance", "flow_shift", "seed")
-    theirs = {name: getattr(saved.request, name) for name in names}
-    asked = {name: getattr(request, name) for name in names}
+    theirs = {name: getattr(saved.request, name) for name in _CARRIED}
+    asked = {name: getattr(request, name) for name in _CARRIED}
     differing = [
         f"{name.replace('_', ' ')} {asked[name]!r}, saved was {theirs[name]!r}"
-        for name in names
+        for name in _CARRIED
         if asked[name] is not None and asked[name] != theirs[name]
     ]
     if differing:

@@ -1,4 +1,4 @@
-"""The grid and the blend of diffusers: its own tiled_decode, fed with random tiles."""
+"""The grid and the blend of diffusers: its own tiling, fed with random tiles."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from wanc.plan.geometry import Geometry
 from wanc.plan.tiles import STRIDE_PX, TILE_PX, plan_tiles
-from wanc.run.tiles import stitch
+from wanc.run.tiles import clamp, stitch
 
 STRIDE = 8
 SIDES = [(60, 104), (90, 160), (30, 54), (40, 40), (33, 26), (54, 50), (78, 31)]
@@ -50,7 +50,36 @@ def test_random_tiles_give_the_bits_of_tiled_decode(vae, rows, columns):
     plan = plan_tiles(grid, "diffusers", 1, px_per_latent=STRIDE)
     planned = [(tile.rows * STRIDE, tile.columns * STRIDE) for tile in plan.tiles]
     assert [tile.shape[3:] for tile in decoder.tiles] == planned
-    ours = stitch(decoder.tiles, plan, STRIDE, columns * STRIDE, rows * STRIDE)
+    ours = clamp(stitch(decoder.tiles, plan, grain=STRIDE, px_per_latent=STRIDE))
+    np.testing.assert_array_equal(ours, reference)
+
+
+class RandomLatents(torch.nn.Module):
+    """Stands for the encoder: every call gives random moments, and keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = torch.Generator().manual_seed(0)
+        self.tiles: list[np.ndarray] = []
+
+    def forward(self, tile, feat_cache, feat_idx):
+        rows, columns = (side // STRIDE for side in tile.shape[-2:])
+        moments = torch.randn((1, 32, 1, rows, columns), generator=self.random)
+        self.tiles.append(moments.numpy().copy())
+        return moments
+
+
+@pytest.mark.parametrize(("rows", "columns"), SIDES)
+def test_random_tiles_give_the_bits_of_tiled_encode(vae, rows, columns):
+    vae.encoder, vae.quant_conv = (encoder := RandomLatents()), torch.nn.Identity()
+    pixels = torch.zeros(1, 3, 1, rows * STRIDE, columns * STRIDE)
+    with torch.no_grad():
+        reference = vae.tiled_encode(pixels).numpy()
+    grid = Geometry(
+        latent_frames=1, latent_rows=rows, latent_columns=columns, token_rows=1, token_columns=1
+    )
+    plan = plan_tiles(grid, "diffusers", 1, px_per_latent=STRIDE)
+    ours = stitch(encoder.tiles, plan, grain=1, px_per_latent=STRIDE)
     np.testing.assert_array_equal(ours, reference)
 
 

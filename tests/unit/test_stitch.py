@@ -5,7 +5,7 @@ import pytest
 
 from wanc.plan.geometry import Geometry
 from wanc.plan.tiles import TilePlan, plan_tiles
-from wanc.run.tiles import stitch
+from wanc.run.tiles import clamp, stitch
 
 STRIDE = 8
 SIZES = [(40, 40), (33, 40), (60, 104), (57, 32), (16, 100), (90, 34)]
@@ -34,7 +34,9 @@ def tiles_of(picture: np.ndarray, plan: TilePlan) -> list[np.ndarray]:
 
 
 def together(tiles, plan, rows, columns):
-    return stitch(tiles, plan, STRIDE, columns * STRIDE, rows * STRIDE)
+    whole = stitch(tiles, plan, grain=STRIDE, px_per_latent=STRIDE)
+    assert whole.shape[3:] == (rows * STRIDE, columns * STRIDE)
+    return whole
 
 
 def noise(rows, columns, frames=2):
@@ -103,12 +105,19 @@ def test_tiles_are_not_written_to():
         assert all(np.array_equal(a, b) for a, b in zip(tiles, before, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["even", "diffusers"])
 @pytest.mark.parametrize(("rows", "columns"), [(16, 26), (40, 40)])
-def test_pixels_are_clamped(rows, columns):
-    plan = grid(rows, columns)
+def test_pixels_are_not_yet_clamped(kind, rows, columns):
+    plan = grid(rows, columns, kind)
     tiles = tiles_of(np.full_like(noise(rows, columns, 1), 1.5), plan)
-    assert (together(tiles, plan, rows, columns) == 1).all()
-    assert (together([-tile for tile in tiles], plan, rows, columns) == -1).all()
+    np.testing.assert_allclose(together(tiles, plan, rows, columns), 1.5, atol=2 * ROUNDING)
+
+
+def test_pixels_are_clamped_in_place():
+    pixels = np.array([-7, -1, -0.25, 0, 1, 1.5], np.float32)
+    clamped = clamp(pixels)
+    assert clamped is pixels
+    assert clamped.tolist() == [-1, -1, -0.25, 0, 1, 1]
 
 
 def test_number_of_tiles_must_be_that_of_the_plan():

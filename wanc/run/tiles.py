@@ -1,8 +1,8 @@
-"""Stitches decoded VAE tiles. Knows pixels and the tile plan, and no decoder.
+"""Stitches VAE tiles, of pixels or of latents. Knows the tile plan, and no network.
 
-On the even grid every pixel is a weighted mean of the tiles that cover it, with weights that sum
-to one in whatever order tiles come. The other grid follows diffusers' tiled_decode to the letter:
-each tile is blended with its upper and its left neighbour in turn.
+On the even grid every place is a weighted mean of the tiles that cover it, with weights that sum
+to one in whatever order tiles come. The other grid follows diffusers' tiled_decode and tiled_encode
+to the letter: each tile is blended with its upper and its left neighbour in turn.
 """
 
 from typing import Any
@@ -14,53 +14,59 @@ from wanc.plan.tiles import STRIDE_PX, TILE_PX, Tile, TilePlan
 Array = np.ndarray[Any, Any]
 
 
-def stitch(
-    pixels: list[Array], plan: TilePlan, stride: int, width_px: int, height_px: int
-) -> Array:
-    """Tiles [1, 3, frames, h, w], in the plan's order, to the whole picture, clamped to [-1, 1]."""
-    if len(pixels) == 1:
-        whole = pixels[0]
-    elif plan.grid == "even":
-        whole = _weighted(pixels, plan.tiles, stride, (height_px, width_px))
-    else:
-        whole = _blended(pixels, plan.tiles)
-    return np.clip(whole, -1.0, 1.0, out=whole)
+def stitch(parts: list[Array], plan: TilePlan, *, grain: int, px_per_latent: int) -> Array:
+    """Tiles [1, C, frames, h, w], in the plan's order, to the whole picture, not clamped.
+
+    grain is how many rows of a part lie in one latent row: px_per_latent for pixels, else 1.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if plan.grid == "even":
+        return _weighted(parts, plan.tiles, grain)
+    kept, side = (px * grain // px_per_latent for px in (STRIDE_PX, TILE_PX))
+    return _blended(parts, plan.tiles, kept, side - kept)
 
 
-def _weighted(
-    pixels: list[Array], tiles: tuple[Tile, ...], stride: int, size_px: tuple[int, int]
-) -> Array:
-    rows = _ramps([(t.row * stride, t.rows * stride) for t in tiles], size_px[0])
-    columns = _ramps([(t.column * stride, t.columns * stride) for t in tiles], size_px[1])
-    total = np.zeros((*pixels[0].shape[:3], *size_px), np.float32)
-    for tile, part in zip(tiles, pixels, strict=True):
-        top, left = tile.row * stride, tile.column * stride
+def clamp(pixels: Array) -> Array:
+    """The pixels in [-1, 1], in place."""
+    return np.clip(pixels, -1.0, 1.0, out=pixels)
+
+
+def _weighted(parts: list[Array], tiles: tuple[Tile, ...], grain: int) -> Array:
+    whole = (
+        grain * max(t.row + t.rows for t in tiles),
+        grain * max(t.column + t.columns for t in tiles),
+    )
+    rows = _ramps([(t.row * grain, t.rows * grain) for t in tiles], whole[0])
+    columns = _ramps([(t.column * grain, t.columns * grain) for t in tiles], whole[1])
+    total = np.zeros((*parts[0].shape[:3], *whole), np.float32)
+    for tile, part in zip(tiles, parts, strict=True):
+        top, left = tile.row * grain, tile.column * grain
         at = (..., slice(top, top + part.shape[3]), slice(left, left + part.shape[4]))
         weight = rows[top][:, None] * columns[left][None, :]
         total[at] += part * weight
     return total
 
 
-def _ramps(spans: list[tuple[int, int]], size_px: int) -> dict[int, Array]:
-    """Weights of each span along one side, by its start; at every pixel they sum to one."""
+def _ramps(spans: list[tuple[int, int]], length: int) -> dict[int, Array]:
+    """Weights of each span along one side, by its start; at every place they sum to one."""
     distinct = sorted(set(spans))
     raw = {}
-    for start, length in distinct:
-        inner = np.arange(length) + 0.5
+    for start, size in distinct:
+        inner = np.arange(size) + 0.5
         raw[start] = np.minimum(inner, inner[::-1])  # distance to the nearer edge
-    total = np.zeros(size_px)
-    for start, length in distinct:
-        total[start : start + length] += raw[start]
+    total = np.zeros(length)
+    for start, size in distinct:
+        total[start : start + size] += raw[start]
     return {
-        start: (raw[start] / total[start : start + length]).astype(np.float32)
-        for start, length in distinct
+        start: (raw[start] / total[start : start + size]).astype(np.float32)
+        for start, size in distinct
     }
 
 
-def _blended(pixels: list[Array], tiles: tuple[Tile, ...]) -> Array:
-    kept, extent = STRIDE_PX, TILE_PX - STRIDE_PX
-    per_row = len({tile.column for tile in tiles})
-    parts = [part.copy() for part in pixels]
+def _blended(tiles: list[Array], places: tuple[Tile, ...], kept: int, extent: int) -> Array:
+    per_row = len({tile.column for tile in places})
+    parts = [part.copy() for part in tiles]
     rows = [parts[i : i + per_row] for i in range(0, len(parts), per_row)]
     for i, row in enumerate(rows):
         for j, part in enumerate(row):

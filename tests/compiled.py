@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from wanc.bundle.store import open_bundle
@@ -14,15 +15,19 @@ from wanc.compile import compile_bundle
 from wanc.plan.plan import Plan, make_plan
 from wanc.progress import Progress, Silent
 from wanc.run import pipeline
+from wanc.run.batch import Item, run_to_file
+from wanc.run.condition import Condition
 from wanc.run.feeds import vae_latents
 from wanc.run.load import load
 from wanc.run.outputs import Files
-from wanc.run.pipeline import Generation, Job, Loaded
+from wanc.run.pipeline import Generation, Job, Loaded, Observe, ignore
 from wanc.run.prompt import Tokenizer
 from wanc.run.record import Stopwatch
 from wanc.run.request import Guidance, LoadRequest, RunRequest, sampling_values
 from wanc.run.session import Session
-from wanc.run.start import Processes, run_to_file
+from wanc.run.start import Processes
+from wanc.run.text import encode_prompts
+from wanc.run.video import format_of
 from wanc.spec.model import Model
 from wanc.spec.presets import NEGATIVE_PROMPT, TINY
 from wanc.spec.shape import Shape
@@ -32,6 +37,9 @@ from wanc.spec.variant import Options, Variant
 from wanc.targets.cpu import CpuTarget
 
 torch.set_num_threads(1)  # test processes share few cores, and OpenMP's threads spin as they wait
+
+Images = tuple[Path, ...]
+"""A first image, and maybe a last one."""
 
 PROMPT = "a lighthouse above a stormy sea"
 STEPS = 4
@@ -49,7 +57,7 @@ def tiny_plan(
 ) -> Plan:
     """A plan of the tiny model."""
     variant = Variant(
-        task="t2v",
+        task=model.task,
         shape=Shape.parse(shape),
         topology=Topology.parse(topology),
         placement=placement,
@@ -76,6 +84,7 @@ class Wanc:
     checkpoint: Path
     cache: Cache
     folder: Path
+    model: Model = TINY
 
     def compile(self, plans: list[Plan], bundle: Path) -> str | None:
         """The digest of the bundle that was written."""
@@ -94,7 +103,7 @@ class Wanc:
         name = "-".join([shape, topology, precision, *map(str, how.values())])
         path = self.folder / name
         if not path.exists():
-            self.compile([tiny_plan(shape, topology, precision, options)], path)
+            self.compile([tiny_plan(shape, topology, precision, options, self.model)], path)
         return path
 
     def denoiser(self, shape: str, topology: str, **how: Any) -> Path:
@@ -102,6 +111,7 @@ class Wanc:
         named = [str(getattr(value, "name", value)) for value in how.values()]
         path = self.folder / "-".join(["denoiser", shape, topology, *named])
         if not path.exists():
+            how = {"model": self.model, **how}
             self.compile([without_vae(tiny_plan(shape, topology, **how))], path)
         return path
 
@@ -123,7 +133,7 @@ class Wanc:
         }
         return RunRequest(**{**values, **changed})
 
-    def sample(self, session: Session, **changed: Any) -> Generation:
+    def sample(self, session: Session, **changed: Any) -> "Made":
         """Generate with a session."""
         loaded = Loaded(
             bundle=None,
@@ -132,9 +142,18 @@ class Wanc:
             vae_ranks=None,
             seconds=0.0,
         )
-        return pipeline.sample(loaded, self.job(session, **changed))
+        seen: dict[str, list[Any]] = {"text": [], "condition": [], "latents": [], "pixels": []}
+        job = self.job(session, lambda stage, _, array: seen[stage].append(array), **changed)
+        made = pipeline.sample(loaded, job)
+        return Made(
+            latents=made.latents,
+            pixels=made.pixels,
+            prompt_embeddings=seen["text"][0],
+            condition=seen["condition"][0] if seen["condition"] else None,
+            steps=tuple(map(torch.from_numpy, seen["latents"])),
+        )
 
-    def job(self, session: Session, **changed: Any) -> Job:
+    def job(self, session: Session, observe: Observe = ignore, **changed: Any) -> Job:
         """A generation with a session."""
         request = self.request(**changed)
         return Job(
@@ -143,6 +162,8 @@ class Wanc:
             files=Files(),
             clock=Stopwatch(),
             progress=Silent(),
+            images=pipeline.images_of(request, session),
+            observe=observe,
         )
 
     def generate(
@@ -159,20 +180,24 @@ class Wanc:
         """Run a bundle's only variant to an mp4; returns the record."""
         record = run_to_file(
             LoadRequest(bundle=bundle, weights=weights or self.checkpoint),
-            self.request(**changed),
             Processes(count=processes),
             progress or Silent(),
-            output=output,
-            latents=latents,
+            Item(
+                name=str(output),
+                request=self.request(**changed),
+                output=output,
+                form=format_of(output, None),
+                latents=latents,
+            ),
         )
         assert record is not None
         return record
 
-    def generation(self, *bundle: Any, **how: Any) -> Generation:
-        """Compile where needed, and generate."""
+    def generation(self, *bundle: Any, images: Images = (), **how: Any) -> "Made":
+        """Compile where needed, and generate, from a first and maybe a last image."""
         session = self.session(self.bundle(*bundle, **how))
         try:
-            return self.sample(session)
+            return self.sample(session, **named_images(images))
         finally:
             session.engine.close()
 
@@ -182,7 +207,7 @@ class Wanc:
         session, state = self.session(bundle), {}
         try:
             self._encode(session, state, **changed)
-            return pipeline.denoise(session, self.job(session, **changed), state)
+            return pipeline.denoise(session, self.job(session, **changed), Condition(), state)
         finally:
             session.engine.close()
 
@@ -199,47 +224,71 @@ class Wanc:
         request, tokenizer = self.request(**changed), Tokenizer(self.checkpoint)
         prompts = [tokenizer(request.prompt), tokenizer(request.negative_prompt(session.config))]
         values = sampling_values(request, session.config)
-        return pipeline.encode_prompts(session, prompts, values, state)
+        return encode_prompts(session, prompts, values, state)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference(Generation):
-    """What diffusers made of a request."""
+class Made(Generation):
+    """What was made of a request, and what led to it."""
 
+    prompt_embeddings: Any
+    """[branches, T, D] fp32."""
+    condition: Any
+    """[1, C, F, H, W] fp32, of what images there were."""
     steps: tuple[Tensor, ...]
     """The latents after each step."""
 
 
 @dataclass(frozen=True)
 class Diffusers:
-    """WanPipeline on a checkpoint: ``diffusers(shape, dtype)`` makes the same request."""
+    """diffusers' pipeline on a checkpoint: ``diffusers(shape, dtype)`` makes the same request."""
 
     checkpoint: Path
-    made: dict[Any, Reference] = field(default_factory=dict)
+    model: Model = TINY
+    made: dict[Any, Made] = field(default_factory=dict)
 
-    def pipeline(self, dtype: torch.dtype = torch.float32) -> Any:
-        from diffusers import WanPipeline
+    def pipeline(self, dtype: torch.dtype = torch.float32, *, from_images: bool = False) -> Any:
+        """WanPipeline, or that for images, whose VAE is in fp32 whatever the dtype."""
+        import diffusers
 
-        pipe = WanPipeline.from_pretrained(self.checkpoint, dtype=dtype)
+        name = "WanImageToVideoPipeline" if from_images else "WanPipeline"
+        pipe = getattr(diffusers, name).from_pretrained(self.checkpoint, dtype=dtype)
         pipe.set_progress_bar_config(disable=True)
+        if from_images:
+            pipe.vae.to(torch.float32)
         return pipe
 
-    def __call__(self, shape: str, dtype: torch.dtype = torch.float32) -> Reference:
-        if (shape, dtype) not in self.made:
-            self.made[shape, dtype] = self._generate(Shape.parse(shape), dtype)
-        return self.made[shape, dtype]
+    def __call__(
+        self, shape: str, dtype: torch.dtype = torch.float32, *, images: Images = ()
+    ) -> Made:
+        key = (shape, dtype, images)
+        if key not in self.made:
+            self.made[key] = self._generate(Shape.parse(shape), dtype, images)
+        return self.made[key]
 
     @torch.no_grad()
-    def _generate(self, size: Shape, dtype: torch.dtype) -> Reference:
-        pipe = self.pipeline(dtype)
+    def _generate(self, size: Shape, dtype: torch.dtype, images: Images) -> Made:
+        pipe = self.pipeline(dtype, from_images=bool(images))
         steps: list[Tensor] = []
+        conditions: list[Any] = []
 
         def keep(pipe: Any, step: int, timestep: Tensor, values: dict[str, Tensor]) -> Any:
             steps.append(values["latents"].float())
             return values
 
+        if images:
+            prepare = pipe.prepare_latents
+
+            def prepare_latents(*args: Any, **how: Any) -> Any:
+                prepared = prepare(*args, **how)
+                conditions.append(prepared[1][:, -self.model.vae.z_channels :].float().numpy())
+                return prepared
+
+            pipe.prepare_latents = prepare_latents
+        opened = {n: Image.open(path).convert("RGB") for n, path in named_images(images).items()}
         text = pipe.encode_prompt(PROMPT, NEGATIVE_PROMPT, max_sequence_length=512)
         latents = pipe(
+            **opened,
             prompt=PROMPT,
             negative_prompt=NEGATIVE_PROMPT,
             height=size.height_px,
@@ -252,10 +301,16 @@ class Diffusers:
             output_type="latent",
             callback_on_step_end=keep,
         ).frames.float()
-        z = vae_latents(latents, TINY.vae).to(dtype)
-        return Reference(
+        z = vae_latents(latents, self.model.vae).to(pipe.vae.dtype)
+        return Made(
             prompt_embeddings=np.concatenate([e.float().numpy() for e in text]),
+            condition=conditions[0] if conditions else None,
             latents=latents,
             pixels=pipe.vae.decode(z, return_dict=False)[0].float().numpy(),
             steps=tuple(steps),
         )
+
+
+def named_images(images: Images) -> dict[str, Path]:
+    """Images as a request and diffusers name them."""
+    return dict(zip(("image", "last_image"), images, strict=False))

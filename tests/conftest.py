@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,46 @@ def diffusers_result(tiny_checkpoint: Path) -> Any:
     from tests.compiled import Diffusers
 
     return Diffusers(tiny_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def of_task(
+    shared_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Any, Any]]:
+    """By task: wanc and diffusers on its tiny checkpoint."""
+    from tests.compiled import Cache, Diffusers, Wanc
+    from wanc.spec.presets import TINY_MODELS
+    from wanc.tiny import write_tiny_checkpoint
+
+    cache = Cache(shared_folder / "cache")
+
+    @lru_cache
+    def made(task: str) -> tuple[Any, Any]:
+        model, folder = TINY_MODELS[task], tmp_path_factory.mktemp(task)  # type: ignore[index]
+        write_tiny_checkpoint(folder / "checkpoint", model=model)
+        ours = Wanc(folder / "checkpoint", cache, folder, model)
+        return ours, Diffusers(folder / "checkpoint", model)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """Two pictures of a video's size: no symmetry, no two corners of one colour."""
+    import numpy as np
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("pictures")
+
+    @lru_cache
+    def made(shape: str) -> tuple[Path, Path]:
+        width, height, _ = map(int, shape.split("x"))
+        down, across = np.mgrid[0:1 : height * 1j, 0:1 : width * 1j]
+        first = np.stack([across, down, 1 - across * down], -1)
+        last = np.stack([1 - down, 0.5 + 0.5 * np.sin(9 * across), down * across], -1)
+        paths = folder / f"{shape}-first.png", folder / f"{shape}-last.png"
+        for path, picture in zip(paths, (first, last), strict=True):
+            Image.fromarray(np.round(255 * picture).astype(np.uint8)).save(path)
+        return paths
+
+    return made

@@ -114,7 +114,7 @@ def run(
     began, error, record = time.monotonic(), None, None
     pids: list[int] = []
     try:
-        with Outputs(folder / "v.mp4", None, saves=asked.save_every is not None) as outputs:
+        with Outputs(folder / "v.mp4", form="mp4", saves=asked.save_every is not None) as outputs:
             if isinstance(strike, Strike):
                 strike.supervisor = supervisor
                 if strike.stage == START:

@@ -24,7 +24,7 @@ from wanc.run.load import choose
 from wanc.run.outputs import Files, Outputs
 from wanc.run.request import Guidance, LoadRequest, RunRequest
 from wanc.run.start import Processes, Runner, find_launch, start
-from wanc.run.video import write_video
+from wanc.run.video import About, format_of
 
 Array = np.ndarray[Any, Any]
 
@@ -48,12 +48,21 @@ class Video:
         return self._array("latents")
 
     def save(self, path: str | Path) -> None:
-        """Write an mp4, and its record beside it; nothing but in process 0. Raises RunError."""
+        """Write a video, and its record beside it; nothing but in process 0.
+
+        The suffix says the format: mp4, mkv (lossless), webp or gif. Raises RequestError, RunError.
+        """
         if not self._arrays:
             return
-        with Outputs(Path(path), None) as outputs:
-            assert outputs.files.video is not None
-            write_video(outputs.files.video, self.frames, self.record["sampling"]["fps"])
+        path, sampling = Path(path), self.record["sampling"]
+        about = About(
+            prompt=self.record["prompt"],
+            seed=sampling["seed"],
+            bundle=self.record["bundle"],
+            wanc=self.record["wanc"],
+        )
+        with Outputs(path, form=format_of(path, None)) as outputs:
+            outputs.files.write_frames(self.frames, sampling["fps"], about)
             outputs.commit(self.record)
 
     def _array(self, name: str) -> Array:
@@ -76,7 +85,13 @@ class Pipeline:
         steps: int | None = None,
         guidance: float | tuple[float, float] | None = None,
         flow_shift: float | None = None,
+        sampler: str | None = None,
+        expert: str | None = None,
+        preset: str | None = None,
         seed: int | None = None,
+        image: str | Path | None = None,
+        last_image: str | Path | None = None,
+        fit: str | None = None,
         check_ranks: bool = False,
     ) -> Video:
         """Make a video; None leaves a value to the model, and the seed to chance.
@@ -87,7 +102,13 @@ class Pipeline:
             steps: denoising steps.
             guidance: one scale, or those of the high-noise and the low-noise expert.
             flow_shift: shift of the sampler's sigmas.
+            sampler: ``unipc``, ``euler`` or ``dpm++``.
+            expert: the one for all steps, whatever the model's boundary.
+            preset: where values come from that are not given: ``official`` or ``vllm-omni``.
             seed: of the noise; the record has the one that was used.
+            image: a file, with which the video begins.
+            last_image: a file, with which it ends.
+            fit: of images to the video's size: ``crop``, ``pad`` or ``stretch``.
             check_ranks: compare what every rank computed after each step.
 
         Raises:
@@ -104,6 +125,12 @@ class Pipeline:
             steps=steps,
             guidance=guidance and Guidance(high=guidance[0], low=guidance[1]),
             flow_shift=flow_shift,
+            sampler=sampler,
+            expert=expert,
+            preset=preset,
+            image=None if image is None else Path(image),
+            last_image=None if last_image is None else Path(last_image),
+            fit=fit,
             seed=None if seed is None else int(seed),
             check_ranks=check_ranks,
         )

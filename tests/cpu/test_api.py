@@ -173,4 +173,4 @@ def test_a_run_needs_a_prompt(wanc, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments[:at] + arguments[at + 2 :])
     assert ended.value.code == 2
-    assert "--prompt is missing" in capsys.readouterr().err
+    assert "give one of --prompt, --prompts and --resume" in capsys.readouterr().err

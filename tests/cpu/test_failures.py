@@ -98,7 +98,7 @@ def test_a_shape_that_the_bundle_lacks(
     fails(arguments, 2, capsys, "208x128x5", "wanc compile", "--shape 208x128x9")
 
 
-@pytest.mark.parametrize("output", ["missing/v.mp4", "folder.mp4", "v.avi"])
+@pytest.mark.parametrize("output", ["missing/v.mp4", "folder.mp4"])
 def test_output_that_cannot_be_written_is_found_before_any_work(
     bundle: Path,
     wanc: Any,
@@ -210,20 +210,22 @@ def test_the_checkpoint_s_boundary_is_used(
     assert [step["expert"] for step in record["steps"]].count("low_noise") == 2
 
 
-def test_a_full_disk_while_writing_leaves_nothing(
+def test_a_full_disk_while_writing_leaves_the_latents(
     bundle: Path, wanc: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("wanc.run.outputs.write_video", full)
-    before = set(tmp_path.iterdir())
-    latents = ["--save-latents", str(tmp_path / "l.safetensors")]
+    before, latents = set(tmp_path.iterdir()), tmp_path / "l.safetensors"
+    named = ["--save-latents", str(latents)]
     with pytest.raises(SystemExit) as ended:
-        main(run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4", *latents))
+        main(run_line(bundle, wanc.checkpoint, tmp_path / "v.mp4", *named))
     assert ended.value.code == 6
-    assert "No space left" in capsys.readouterr().err
-    assert set(tmp_path.iterdir()) == before
+    said = capsys.readouterr().err
+    assert "No space left" in said
+    assert f"wanc decode --latents {latents}" in said
+    assert set(tmp_path.iterdir()) == before | {latents}, "what decoding goes on from"
 
 
 def test_latents_may_not_take_the_record_s_name(

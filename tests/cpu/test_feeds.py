@@ -9,7 +9,7 @@ from wanc.run.feeds import (
     key_mask,
     latent_of,
     rope_tables,
-    timestep_sinusoid,
+    timestep_sinusoids,
     tokens_of,
     vae_latents,
 )
@@ -76,13 +76,13 @@ def test_sinusoid_has_the_bits_of_diffusers(timestep, width):
     from diffusers.models.embeddings import Timesteps
 
     reference = Timesteps(num_channels=width, flip_sin_to_cos=True, downscale_freq_shift=0)
-    ours = timestep_sinusoid(timestep, width)
+    ours = timestep_sinusoids([timestep], width)
     assert ours.dtype == np.float32
     np.testing.assert_array_equal(ours, reference(torch.tensor([timestep])).numpy())
 
 
 def test_sinusoid_is_cosines_first():
-    assert timestep_sinusoid(0, 4).tolist() == [[1, 1, 0, 0]]
+    assert timestep_sinusoids([0], 4).tolist() == [[1, 1, 0, 0]]
 
 
 @pytest.mark.parametrize("shape", ["208x128x5", "48x32x1", "16x64x9"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from wanc.run.pipeline import Generation
+from tests.compiled import Made
 from wanc.spec.target import TARGETS
 
 TEXT_TOLERANCE = 1e-4
@@ -62,13 +62,13 @@ def test_allgather_attention_equals_diffusers(wanc: Any, diffusers_result: Any, 
 
 
 @pytest.fixture(scope="module")
-def one_rank(wanc: Any) -> Generation:
-    made: Generation = wanc.generation(WHOLE, "tp1")
+def one_rank(wanc: Any) -> Made:
+    made: Made = wanc.generation(WHOLE, "tp1")
     return made
 
 
 @pytest.mark.parametrize("topology", ["tp2", "cp2", "tp2-cp2-cfg2", "tp4-cp8-cfg2"])
-def test_topologies_agree(wanc: Any, one_rank: Generation, topology: str) -> None:
+def test_topologies_agree(wanc: Any, one_rank: Made, topology: str) -> None:
     ours = wanc.generation(WHOLE, topology)
     assert difference(ours.latents, one_rank.latents) < TOPOLOGY_TOLERANCE
 
@@ -78,7 +78,7 @@ def test_cfg2_equals_cfg1_to_the_bit(wanc: Any) -> None:
     assert torch.equal(both.latents, one.latents)
 
 
-def test_blocks_per_program_changes_nothing(wanc: Any, one_rank: Generation) -> None:
+def test_blocks_per_program_changes_nothing(wanc: Any, one_rank: Made) -> None:
     single = wanc.generation(WHOLE, "tp1", blocks_per_program=1)
     assert difference(single.latents, one_rank.latents) < BLOCKS_TOLERANCE
 

@@ -14,8 +14,9 @@ from tests.compiled import tiny_plan
 from tests.cpu.conftest import PROMPT, SEED, STEPS
 from tests.cpu.test_parity import WHOLE
 from wanc.errors import WeightsError
-from wanc.run.pipeline import decoding_ranks, token_embeddings
 from wanc.run.prompt import PromptTokens
+from wanc.run.text import token_embeddings
+from wanc.run.vae import tile_ranks
 from wanc.spec.presets import NEGATIVE_PROMPT, TINY
 
 NO_COMPILER = """
@@ -75,6 +76,8 @@ def test_runs_with_compiling_made_impossible(wanc: Any, tmp_path: Path) -> None:
         "seed": SEED,
         "fps": 16,
         "sampler": "unipc",
+        "only": None,
+        "preset": "official",
     }
     assert [step["expert"] for step in record["steps"]] == ["high_noise"] * 3 + ["low_noise"]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["v.json", "v.mp4"]
@@ -152,9 +155,9 @@ def test_tiles_are_dealt_evenly_to_fewer_ranks(wanc: Any) -> None:
     plan = tiny_plan("320x320x5", "tp4")
     session = SimpleNamespace(config=SimpleNamespace(tiles=plan.tiles))
     assert plan.tiles.ranks == (0, 1, 2, 3)
-    assert decoding_ranks(session, 3) == [0, 1, 2, 0]
-    assert decoding_ranks(session, 2) == [0, 1, 0, 1]
-    assert decoding_ranks(session, 9) == decoding_ranks(session, None) == [0, 1, 2, 3]
+    assert tile_ranks(session, 3) == [0, 1, 2, 0]
+    assert tile_ranks(session, 2) == [0, 1, 0, 1]
+    assert tile_ranks(session, 9) == tile_ranks(session, None) == [0, 1, 2, 3]
 
 
 def test_a_tokenizer_larger_than_the_table_is_refused(wanc: Any) -> None:

@@ -13,7 +13,7 @@ LAYERS = [
     {"bundle", "model", "weights", "identity", "tiny"},
     {"trace", "runtime", "targets"},
     {"lower", "run"},
-    {"build"},
+    {"build", "compare"},
     {"compile", "doctor", "api", "worker"},
     {"cli"},
     {"__main__"},
@@ -25,7 +25,8 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "processes": {"runtime", "run", "api", "worker", "cli"},
     "runtime": {"run"},
     "weights": {"run"},
-    "run": {"api", "worker", "cli"},
+    "run": {"api", "compare", "worker", "cli"},
+    "compare": {"cli"},
     "api": set(),  # of users
     "worker": set(),  # a process of its own
     "doctor": {"cli"},
@@ -36,7 +37,7 @@ ONLY = {  # who may import it, where the layer alone is too wide
 }
 NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
-    for side in ("run", "runtime", "bundle", "weights", "processes", "api", "worker")
+    for side in ("run", "runtime", "bundle", "weights", "processes", "api", "worker", "compare")
 }  # the run side knows only the bundle
 
 

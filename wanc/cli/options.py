@@ -64,4 +64,54 @@ WhichTopology = Annotated[
 WhichPrecision = Annotated[
     str | None, typer.Option("--precision", help="Which variant, where there are several.")
 ]
+BundlePath = Annotated[Path, typer.Option("--bundle", help="The compiled bundle.")]
+Weights = Annotated[
+    Path, typer.Option("--weights", help="A checkpoint directory, prepared or not.")
+]
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", help="The video to write; with --prompts, a folder for all."),
+]
+FormatName = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="mp4, mkv (lossless), webp, gif, or png for a folder of frames. "
+        "[default: the output's suffix]",
+    ),
+]
+Crf = Annotated[
+    int | None, typer.Option("--crf", help="Of mp4: 0, lossless, to 51, smallest. [default: 18]")
+]
+VaeRanks = Annotated[
+    int | None,
+    typer.Option("--vae-ranks", min=1, help="Ranks that work on VAE tiles. [default: all]"),
+]
+LocalProcesses = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        help="Local processes that share the ranks. [default: what suits the target]",
+    ),
+]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        "--interface",
+        help="Network interface, or its address, that sockets bind. [default: loopback, or the "
+        "one that leads to MASTER_ADDR]",
+    ),
+]
+StartTimeout = Annotated[
+    float, typer.Option("--start-timeout", min=1, help="Seconds for processes to meet.")
+]
+StallTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--stall-timeout",
+        min=1,
+        help="Seconds for any one step. [default: from the plan and the steps seen]",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]

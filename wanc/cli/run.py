@@ -1,31 +1,52 @@
-"""wanc run: a bundle, a checkpoint and a prompt to a video."""
+"""wanc run: a bundle, a checkpoint and prompts to videos."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wanc.cli import options
-from wanc.cli.terminal import Terminal, emit, emit_json, note
+from wanc.cli.generate import quiet_frameworks, run_batch, run_one
 from wanc.errors import RequestError
 from wanc.processes.launch import START_SECONDS
 
 
 def run_command(
-    bundle: Annotated[Path, typer.Option("--bundle", help="The compiled bundle.")],
-    weights: Annotated[
-        Path, typer.Option("--weights", help="A checkpoint directory, prepared or not.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The mp4 to write.")],
+    bundle: options.BundlePath,
+    weights: options.Weights,
+    output: options.Output,
     prompt: Annotated[str | None, typer.Option("--prompt", help="What to show.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", help="A file of prompts, one JSON object a line: a video of each."
+        ),
+    ] = None,
     negative: Annotated[
         str | None,
         typer.Option("--negative", help="What not to show. [default: the official text]"),
     ] = None,
+    image: Annotated[
+        Path | None, typer.Option("--image", help="What the video begins with.")
+    ] = None,
+    last_image: Annotated[
+        Path | None, typer.Option("--last-image", help="What the video ends with.")
+    ] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option("--fit", help="Images to size: crop, pad or stretch. [default: crop]"),
+    ] = None,
     shape: options.WhichShape = None,
     topology: options.WhichTopology = None,
     precision: options.WhichPrecision = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--preset",
+            help="Where values come from that are not given: official, or vllm-omni. "
+            "[default: official]",
+        ),
+    ] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Denoising steps. [default: the model's]")
     ] = None,
@@ -38,42 +59,34 @@ def run_command(
     flow_shift: Annotated[
         float | None, typer.Option("--flow-shift", help="[default: the model's]")
     ] = None,
+    sampler: Annotated[
+        str | None, typer.Option("--sampler", help="unipc, euler or dpm++. [default: unipc]")
+    ] = None,
+    expert: Annotated[
+        str | None,
+        typer.Option("--expert", help="For all steps: high_noise or low_noise. [default: both]"),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="[default: drawn once, and printed]")
     ] = None,
+    num_videos: Annotated[
+        int,
+        typer.Option("--num-videos", min=1, help="Videos, of seeds from --seed on."),
+    ] = 1,
+    form: options.FormatName = None,
+    crf: options.Crf = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option("--sheet", help="A picture (PNG) of frames of all videos, to look at."),
+    ] = None,
     save_latents: Annotated[
-        Path | None, typer.Option("--save-latents", help="Write final latents as safetensors.")
+        Path | None, typer.Option("--save-latents", help="Keep final latents, as safetensors.")
     ] = None,
-    vae_ranks: Annotated[
-        int | None, typer.Option("--vae-ranks", min=1, help="Ranks that decode. [default: all]")
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            min=1,
-            help="Local processes that share the ranks. [default: what suits the target]",
-        ),
-    ] = None,
-    interface: Annotated[
-        str | None,
-        typer.Option(
-            "--interface",
-            help="Network interface, or its address, that sockets bind. [default: loopback, or the "
-            "one that leads to MASTER_ADDR]",
-        ),
-    ] = None,
-    start_timeout: Annotated[
-        float, typer.Option("--start-timeout", min=1, help="Seconds for processes to meet.")
-    ] = START_SECONDS,
-    stall_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--stall-timeout",
-            min=1,
-            help="Seconds for any one step. [default: from the plan and the steps seen]",
-        ),
-    ] = None,
+    vae_ranks: options.VaeRanks = None,
+    processes: options.LocalProcesses = None,
+    interface: options.Interface = None,
+    start_timeout: options.StartTimeout = START_SECONDS,
+    stall_timeout: options.StallTimeout = None,
     check_ranks: Annotated[
         bool, typer.Option("--check-ranks", help="Compare all ranks' results after each step.")
     ] = False,
@@ -90,16 +103,18 @@ def run_command(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Run a bundle: a prompt to a video.
+    """Run a bundle: a prompt, and images, to a video.
 
     On every rank of the variant's topology, without a compiler."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA greets every device otherwise
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from wanc.run.request import Guidance, LoadRequest, RunRequest
-    from wanc.run.start import Processes, run_to_file
+    quiet_frameworks()
+    from wanc.run.batch import Item
+    from wanc.run.lines import read_lines, seeds_of
+    from wanc.run.request import Guidance, LoadRequest, RunRequest, draw_seed
+    from wanc.run.start import Processes
+    from wanc.run.video import format_of
 
-    if prompt is None and resume is None:
-        raise RequestError("--prompt is missing: say what to show")
+    if [prompt, prompts, resume].count(None) != 2:
+        raise RequestError("give one of --prompt, --prompts and --resume: say what to show")
     load = LoadRequest(
         bundle=bundle,
         weights=weights,
@@ -111,9 +126,15 @@ def run_command(
     request = RunRequest(
         prompt=prompt,
         negative=negative,
+        image=image,
+        last_image=last_image,
+        fit=fit,
+        preset=preset,
         steps=steps,
         guidance=None if guidance is None else Guidance.parse(guidance),
         flow_shift=flow_shift,
+        sampler=sampler,
+        expert=expert,
         seed=seed,
         profile=profile,
         check_ranks=check_ranks,
@@ -126,12 +147,25 @@ def run_command(
         start_seconds=start_timeout,
         stall_seconds=stall_timeout,
     )
-    record = run_to_file(load, request, how, Terminal(), output=output, latents=save_latents)
-    if record is None:
+    if prompts is not None:
+        folder = output / "video.mp4" if form is None else output / f"video.{form}"
+        items = read_lines(prompts, output, request, format_of(folder, form), crf)
+    else:
+        items = [
+            Item(
+                name=str(output),
+                request=request,
+                output=output,
+                form=format_of(output, form),
+                crf=crf,
+                latents=save_latents,
+            )
+        ]
+    if len(items) == num_videos == 1 and prompts is None:
+        run_one(load, how, items[0], sheet, json=json)
         return
-    if json:
-        emit_json(record)
-        return
-    times = ", ".join(f"{name} {value:.1f} s" for name, value in record["seconds"].items())
-    note(f"{times}; {record['compile_count']} compilations")
-    emit(str(output))
+    if save_latents or resume:
+        raise RequestError("--save-latents and --resume are of one video")
+    if num_videos > 1:
+        items = [each for item in items for each in seeds_of(item, num_videos, draw_seed())]
+    run_batch(load, how, items, sheet, json=json)

@@ -4,6 +4,7 @@ Knows the model's contract on the host's side, and nothing of programs or ranks.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,11 @@ def rope_tables(model: Transformer, grid: Geometry) -> tuple[Array, Array]:
     return np.cos(table).astype(np.float32), np.sin(table).astype(np.float32)
 
 
-def timestep_sinusoid(timestep: float, width: int) -> Array:
-    """[1, width] fp32: cosines, then sines, as diffusers' Timesteps with flip_sin_to_cos."""
+def timestep_sinusoids(timesteps: Sequence[float], width: int) -> Array:
+    """[timesteps, width] fp32: cosines, then sines: diffusers' Timesteps with flip_sin_to_cos."""
     half = width // 2
     exponent = -math.log(SINUSOID_PERIOD) * torch.arange(half, dtype=torch.float32) / half
-    angle = torch.tensor([timestep], dtype=torch.float32)[:, None] * torch.exp(exponent)[None]
+    angle = torch.tensor(timesteps, dtype=torch.float32)[:, None] * torch.exp(exponent)[None]
     sinusoid: Array = torch.cat([torch.cos(angle), torch.sin(angle)], dim=-1).numpy()
     return sinusoid
 
@@ -57,6 +58,13 @@ def key_mask(split: TokenSplit, cp: int) -> Array:
     arrival = [[(rank - step) % cp for step in range(cp)] for rank in range(cp)]
     mask: Array = real.astype(np.float32)[np.array(arrival)]
     return mask
+
+
+def given_tokens(grid: Geometry, frames: int) -> Array:
+    """[1, L, 1] fp32: 1 at the tokens of so many first latent frames."""
+    of_frame = grid.token_rows * grid.token_columns
+    given = np.arange(grid.tokens) < frames * of_frame
+    return given.astype(np.float32).reshape(1, -1, 1)
 
 
 def tokens_of(latent_BCFHW: Tensor, model: Transformer) -> Array:
@@ -79,7 +87,19 @@ def latent_of(tokens: Tensor, model: Transformer, grid: Geometry) -> Tensor:
 
 def vae_latents(latent_BCFHW: Tensor, vae: Vae) -> Tensor:
     """Latents as the VAE decodes them: un-normalised with its own mean and deviation."""
-    shape = (1, vae.z_channels, 1, 1, 1)
-    mean = torch.tensor(vae.latents_mean).view(shape)
-    inverse_std = 1.0 / torch.tensor(vae.latents_std).view(shape)
+    mean, inverse_std = _normal(vae)
     return latent_BCFHW / inverse_std + mean
+
+
+def sampler_latents(latent_BCFHW: Tensor, vae: Vae) -> Tensor:
+    """Latents as the sampler has them: what the VAE encodes, normalised."""
+    mean, inverse_std = _normal(vae)
+    return (latent_BCFHW - mean) * inverse_std
+
+
+def _normal(vae: Vae) -> tuple[Tensor, Tensor]:
+    """The mean, and one over the deviation, of latents by channel."""
+    shape = (1, vae.z_channels, 1, 1, 1)
+    return torch.tensor(vae.latents_mean).view(shape), 1.0 / torch.tensor(vae.latents_std).view(
+        shape
+    )

@@ -9,7 +9,12 @@ from wanc.spec.target import Accelerator, target_facts
 SLOW_HOST_FLOPS_PER_SECOND = 1e9
 """Of a machine whose ranks lie on the CPU. Any does more: it is a bound, and no estimate."""
 
-_TASKS = {"encode_text": "encode text", "context": "encode text", "step": "denoise"}
+_TASKS = {
+    "encode_text": "encode text",
+    "context": "encode text",
+    "encode_image": "encode image",
+    "step": "denoise",
+}
 """Where a stage's work is reported; decoding, as itself."""
 
 

@@ -8,25 +8,27 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from wanc import __version__
+from wanc.arrays import Array
 from wanc.bundle.store import Bundle
 from wanc.digest import of_bytes
-from wanc.errors import WeightsError
-from wanc.plan.text_encoder import EMBEDDING_NAMES
-from wanc.plan.tiles import Tile
+from wanc.plan.transformer import GIVEN
 from wanc.processes.world import World, check_agreement
 from wanc.progress import Progress
-from wanc.run import feeds
+from wanc.run import feeds, vae
 from wanc.run.agreement import check_latents, check_noise
-from wanc.run.guards import check_finite
+from wanc.run.condition import Condition, condition_frames, condition_of
+from wanc.run.guards import check_finite, check_pixels
+from wanc.run.image import FittedImage, fit_images, read_image
 from wanc.run.load import choose, fit_checkpoint, load
 from wanc.run.outputs import Files
-from wanc.run.prompt import PromptTokens, Tokenizer
+from wanc.run.prompt import Tokenizer
 from wanc.run.record import RunRecord, Stopwatch
 from wanc.run.request import (
     LoadRequest,
@@ -34,15 +36,27 @@ from wanc.run.request import (
     SamplingValues,
     draw_seed,
     sampling_values,
+    warnings,
 )
 from wanc.run.sampler import draw_noise, guide, load_scheduler, make_scheduler, state_of
 from wanc.run.saved import Saved, read_bytes, read_saved, resumed
 from wanc.run.session import Session, Values
-from wanc.run.tiles import stitch
+from wanc.run.text import branches, encode_prompts
+from wanc.run.tiles import clamp
+from wanc.run.video import About
 from wanc.spec.model import Expert
-from wanc.spec.topology import GUIDANCE_BRANCHES
 
-Array = np.ndarray[Any, Any]
+Observe = Callable[[str, int, Array], None]
+"""Told of a stage, a step (0 but for denoising) and its values: ``text`` [branches, T, D],
+``condition`` [1, C, F, H, W], ``latents`` [1, C, F, H, W] after each step, ``pixels``."""
+
+
+GIVEN_TIMESTEP = 0.0
+"""Of tokens that are given: they are as at the end of denoising."""
+
+
+def ignore(stage: str, step: int, values: Array) -> None:
+    """Observe nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +65,10 @@ class Loaded:
 
     bundle: Bundle
     session: Session
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None where nothing but decoding is wanted."""
     vae_ranks: int | None
-    """Most ranks that decode tiles; None for as many as the plan deals tiles to."""
+    """Most ranks that work on tiles; None for as many as the plan deals tiles to."""
     seconds: float
     """What loading took."""
 
@@ -71,18 +86,19 @@ class Job:
     files: Files
     clock: Stopwatch
     progress: Progress
+    images: tuple[FittedImage, ...] = ()
+    """The first and, where there is one, the last."""
     saved: Saved | None = None
     """Steps that are behind it already."""
+    observe: Observe = ignore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """What one generation made."""
 
-    prompt_embeddings: Array
-    """[branches, T, D] fp32, of the guidance branches that this process serves."""
     latents: Tensor
-    """[1, C, F, H, W] fp32, as the sampler leaves them."""
+    """[1, C, F, H, W] fp32, as the decoder takes them but for its mean and deviation."""
     pixels: Array | None
     """[1, 3, frames, rows, columns] fp32 in [-1, 1]; None but in process 0."""
 
@@ -101,9 +117,10 @@ def load_variant(request: LoadRequest, world: World, progress: Progress) -> Load
         if session.casts:
             casts = [f"{n} tensors cast from {what}" for what, n in session.casts.items()]
             progress.note(f"weights: {'; '.join(casts)}")
-        tokenizer = Tokenizer(request.weights)
-        load_scheduler()
-        prepare(session, progress, request.vae_ranks)
+        tokenizer = None if request.decode_only else Tokenizer(request.weights)
+        if not request.decode_only:
+            load_scheduler()
+        prepare(session, progress, vae_ranks=request.vae_ranks, decode_only=request.decode_only)
         undo.pop_all()
     return Loaded(
         bundle=bundle,
@@ -116,11 +133,13 @@ def load_variant(request: LoadRequest, world: World, progress: Progress) -> Load
 
 def generate(loaded: Loaded, request: RunRequest, files: Files, progress: Progress) -> RunRecord:
     """Make a video of a request, and write it; the record says how it was made."""
-    job = make_job(loaded, request, files, progress)
-    progress.note(f"seed {job.values.seed}")
-    record = make_video(loaded, job)
-    loaded.session.forget()
-    return record
+    try:
+        job = make_job(loaded, request, files, progress)
+        for said in (f"seed {job.values.seed}", *warnings(job.values, loaded.session.config)):
+            progress.note(said)
+        return make_video(loaded, job)
+    finally:
+        loaded.session.forget()
 
 
 def make_video(loaded: Loaded, job: Job) -> RunRecord:
@@ -131,19 +150,40 @@ def make_video(loaded: Loaded, job: Job) -> RunRecord:
         made = sample(loaded, job)
     if made.pixels is not None:
         with job.clock.stage("write"), job.progress.task("write", 1) as task:
-            job.files.write(made.pixels, job.values.fps, made.latents.numpy())
+            job.files.write(made.pixels, job.values.fps, about(loaded, job), made.latents.numpy())
             task.advance()
     return RunRecord.of(
-        loaded.bundle, loaded.session, loaded.tokenizer, job.request, job.values, job.clock
+        loaded.bundle,
+        loaded.session,
+        loaded.tokenizer,
+        job.request,
+        job.values,
+        job.clock,
+        tuple(image.record for image in job.images),
     )
 
 
-def make_job(loaded: Loaded, request: RunRequest, files: Files, progress: Progress) -> Job:
+def about(loaded: Loaded, job: Job) -> About:
+    """What a video's file says of itself."""
+    return About(
+        prompt=job.request.prompt or "",
+        seed=job.values.seed,
+        bundle=loaded.bundle.digest,
+        wanc=__version__,
+    )
+
+
+def make_job(
+    loaded: Loaded,
+    request: RunRequest,
+    files: Files,
+    progress: Progress,
+    observe: Observe = ignore,
+) -> Job:
     """The request with all that it leaves open, the same in every process."""
     world, config = loaded.session.world, loaded.session.config
     saved = None
-    if request.resume:
-        path = request.resume
+    if path := request.resume or request.latents:
         saved = read_saved(world.spread("resume", lambda: read_bytes(path)), path)
         request = resumed(request, saved)
     elif request.seed is None:
@@ -158,14 +198,35 @@ def make_job(loaded: Loaded, request: RunRequest, files: Files, progress: Progre
         files=files,
         clock=Stopwatch(loaded.seconds),
         progress=progress,
+        images=() if request.latents else images_of(request, loaded.session),
         saved=saved,
+        observe=observe,
     )
 
 
-def prepare(session: Session, progress: Progress, vae_ranks: int | None = None) -> None:
-    """Load every executable and every weight onto its ranks."""
-    stages = session.config.schedule.stages
-    tile_ranks = sorted(set(decoding_ranks(session, vae_ranks)))
+def images_of(request: RunRequest, session: Session) -> tuple[FittedImage, ...]:
+    """The request's images, of the files that process 0 reads."""
+    read = []
+    for path in request.images:
+        give = partial(read_image, path)
+        read.append(session.world.spread(f"image {path}", give))
+    return tuple(fit_images(request.images, read, session.config.variant.shape, request.fit))
+
+
+def prepare(
+    session: Session,
+    progress: Progress,
+    *,
+    vae_ranks: int | None = None,
+    decode_only: bool = False,
+) -> None:
+    """Load every executable and every weight that is wanted onto its ranks."""
+    stages = [
+        stage
+        for stage in session.config.schedule.stages
+        if not decode_only or stage.name.startswith("vae_decode")
+    ]
+    tile_ranks = sorted(set(vae.tile_ranks(session, vae_ranks)))
     with progress.task("load", len(stages)) as task:
         for stage in stages:
             for rank in tile_ranks if session.is_single(stage) else [None]:
@@ -173,70 +234,72 @@ def prepare(session: Session, progress: Progress, vae_ranks: int | None = None) 
             task.advance(stage.name)
 
 
+@torch.no_grad()
 def sample(loaded: Loaded, job: Job) -> Generation:
-    """Encode the prompts, denoise, decode."""
+    """Encode the prompts and the images, denoise, decode."""
+    session, shape = loaded.session, loaded.session.config.variant.shape
+    latents = final_latents(loaded, job)
+    if not (session.world.process or job.request.latents):
+        job.files.save_latents(latents.numpy(), finished(session, job, latents).header(job.values))
+    with job.clock.stage("decode"):
+        pixels = vae.decode(session, latents, job.progress, loaded.vae_ranks)
+        if pixels is not None:
+            check_pixels(
+                pixels,
+                frames=shape.frames,
+                height_px=shape.height_px,
+                width_px=shape.width_px,
+            )
+            job.observe("pixels", 0, clamp(pixels))
+    return Generation(latents=latents, pixels=pixels)
+
+
+def final_latents(loaded: Loaded, job: Job) -> Tensor:
+    """Latents [1, C, F, H, W] of a prompt and of images, or those that an earlier run saved."""
+    if job.request.latents and job.saved:
+        job.saved.check_latents(loaded.session.config)
+        job.clock.noise_digest = job.saved.noise
+        job.clock.latents_digest = check_latents(loaded.session, job.saved.latents, "the last step")
+        return job.saved.latents
     session, clock, progress = loaded.session, job.clock, job.progress
+    assert loaded.tokenizer is not None, "more than decoding was loaded"
     state: Values = {}
-    with clock.stage("encode_text"), torch.no_grad(), progress.task("encode text", 1) as task:
+    with clock.stage("encode_text"), progress.task("encode text", 1) as task:
         texts = (job.request.prompt, job.request.negative)
         prompts = [loaded.tokenizer(text or "") for text in texts]
-        embeddings = encode_prompts(session, prompts, job.values, state)
+        job.observe("text", 0, encode_prompts(session, prompts, job.values, state))
         task.advance()
-    with clock.stage("denoise"), torch.no_grad():
-        latents = denoise(session, job, state)
+    condition = Condition()
+    if job.images:
+        with clock.stage("encode_image"):
+            condition = encode_images(loaded, job)
+    with clock.stage("denoise"):
+        latents = denoise(session, job, condition, state)
     state.clear()
-    with clock.stage("decode"), torch.no_grad():
-        pixels = decode(session, latents, progress, loaded.vae_ranks)
-    return Generation(prompt_embeddings=embeddings, latents=latents, pixels=pixels)
+    return latents
 
 
-def encode_prompts(
-    session: Session, prompts: list[PromptTokens], values: SamplingValues, state: Values
-) -> Array:
-    """Prompt embeddings of every wanted branch, and each expert's keys and values of them."""
-    session.feed("token_embeddings", token_embeddings(session, prompts))
-    session.feed("text_mask", np.stack([prompt.mask for prompt in prompts]))
-    wanted = {branch for e in session.config.model.experts for branch in branches(values, e)}
-    session.run("encode_text", state, branches=wanted)
-    embeddings = session.results("encode_text", state, branches=wanted)
-    check_finite(embeddings, "text encoding", "prompt embeddings")
-    for expert in session.config.model.experts:
-        session.run(f"context.{expert}", state, branches=branches(values, expert))
-    return embeddings
+def encode_images(loaded: Loaded, job: Job) -> Condition:
+    """The job's images as what the experts see beside the noise, or in its place."""
+    config = loaded.session.config
+    frames = condition_frames(job.images, config)
+    latents = vae.encode(loaded.session, frames, job.progress, loaded.vae_ranks)
+    job.observe("condition", 0, latents.numpy())
+    return condition_of(latents, config, with_last=len(job.images) > 1)
 
 
-def branches(values: SamplingValues, expert: Expert) -> range:
-    """Guidance branches of an expert: without guidance only the conditioned one."""
-    return range(GUIDANCE_BRANCHES if values.guidance(expert) > 1 else 1)
-
-
-def token_embeddings(session: Session, prompts: list[PromptTokens]) -> Array:
-    """Rows [branches, T, D] of the embedding table, read from the mapped file."""
-    component = session.components["text_encoder"]
-    name = next(name for name in EMBEDDING_NAMES if name in component.tensors)
-    ids = sorted({i for prompt in prompts for i in prompt.ids})
-    vocabulary = session.config.model.text_encoder.vocabulary
-    if ids[-1] >= vocabulary:
-        raise WeightsError(f"the tokenizer gives id {ids[-1]}; the table has {vocabulary} rows")
-    rows = {i: component.read(name, [slice(i, i + 1), slice(None)])[0] for i in ids}
-    return np.stack([[rows[i] for i in prompt.ids] for prompt in prompts]).astype(np.float32)
-
-
-def denoise(session: Session, job: Job, state: Values) -> Tensor:
+def denoise(session: Session, job: Job, condition: Condition, state: Values) -> Tensor:
     """From noise to latents, one scheduler step at a time."""
-    config, model, values = session.config, session.config.model, job.values
+    model, values = session.config.model, job.values
     latents, scheduler, done = begin(session, job)
-    cos, sin = feeds.rope_tables(model.transformer, config.geometry)
-    session.feed("rope_cos", cos)
-    session.feed("rope_sin", sin)
-    if config.tokens.masked:
-        session.feed("key_mask", feeds.key_mask(config.tokens, config.mesh.topology.cp))
+    feed_positions(session, condition)
     with job.progress.task("denoise", values.steps - done) as task:
         for step, timestep in enumerate(scheduler.timesteps[done:], start=done + 1):
             expert = values.expert_at(float(timestep), model)
             at = f"step {step} of {values.steps}"
             with job.clock.step(expert):
-                noise = predict_noise(session, latents, float(timestep), expert, values, state)
+                seen = condition.seen(latents)
+                noise = predict_noise(session, seen, float(timestep), expert, values, state)
             check_finite(noise, f"step.{expert}", f"noise at {at}")
             guided = guide(noise, values.guidance(expert))
             latents = scheduler.step(guided, timestep, latents, return_dict=False)[0]
@@ -246,16 +309,32 @@ def denoise(session: Session, job: Job, state: Values) -> Tensor:
                 check_noise(session, f"step.{expert}", state, branches=wanted, at=at)
                 check_latents(session, latents, at)
             save_step(session, job, step, latents, scheduler)
+            job.observe("latents", step, latents.numpy())
             task.advance(f"step {step} {expert}")
+    latents = condition.finished(latents)
     job.clock.latents_digest = check_latents(session, latents, "the last step")
     return latents
+
+
+def feed_positions(session: Session, condition: Condition) -> None:
+    """What is the same in all steps: tokens' places, pads, and which tokens are given."""
+    config = session.config
+    cos, sin = feeds.rope_tables(config.model.transformer, config.geometry)
+    session.feed("rope_cos", cos)
+    session.feed("rope_sin", sin)
+    if config.tokens.masked:
+        session.feed("key_mask", feeds.key_mask(config.tokens, config.mesh.topology.cp))
+    if config.model.task == "ti2v":
+        given = 0 if condition.first is None else condition.first.shape[2]
+        session.feed(GIVEN, feeds.given_tokens(config.geometry, given))
 
 
 def begin(session: Session, job: Job) -> tuple[Tensor, Any, int]:
     """Latents, scheduler and how many steps are done: none, or those of a saved run."""
     if job.saved:
         job.clock.noise_digest, job.clock.resumed_after = job.saved.noise, job.saved.step
-        return job.saved.latents, job.saved.check(session.config, job.values), job.saved.step
+        scheduler = job.saved.check(session.config, job.values, images_digest(job.images))
+        return job.saved.latents, scheduler, job.saved.step
     latents = draw_noise(job.values.seed, session.config.latents_shape)
     job.clock.noise_digest = of_bytes(latents.numpy().tobytes())
     return latents, make_scheduler(job.values), 0
@@ -266,21 +345,33 @@ def save_step(session: Session, job: Job, step: int, latents: Tensor, scheduler:
     every = job.request.save_every
     if not every or step % every or session.world.process or not job.files.saved:
         return
-    saved = Saved(
-        step=step,
+    state = state_of(scheduler, tuple(latents.shape))
+    saved = replace(finished(session, job, latents), step=step, scheduler=state)
+    saved.write(job.files, job.values)
+
+
+def finished(session: Session, job: Job, latents: Tensor) -> Saved:
+    """The run after its last step, for a file."""
+    return Saved(
+        step=job.values.steps,
         latents=latents,
-        scheduler=state_of(scheduler, tuple(latents.shape)),
+        scheduler={},
         sampler=job.values.sampler,
         request=job.request,
         noise=job.clock.noise_digest,
         variant=session.config.variant.texts(),
+        images=images_digest(job.images),
     )
-    saved.write(job.files, job.values)
+
+
+def images_digest(images: tuple[FittedImage, ...]) -> str:
+    """Of the fitted images' pixels; empty where there are none."""
+    return of_bytes(b"".join(image.pixels_CHW.tobytes() for image in images)) if images else ""
 
 
 def predict_noise(
     session: Session,
-    latents: Tensor,
+    seen: Tensor,
     timestep: float,
     expert: Expert,
     values: SamplingValues,
@@ -288,66 +379,11 @@ def predict_noise(
 ) -> Tensor:
     """The expert's noise [branches, C, F, H, W] for each wanted guidance branch, in fp32."""
     config, model = session.config, session.config.model.transformer
-    session.feed("tokens", feeds.tokens_of(latents, model))
-    session.feed("timestep", feeds.timestep_sinusoid(timestep, model.frequency_width))
+    timesteps = [timestep, GIVEN_TIMESTEP] if config.model.task == "ti2v" else [timestep]
+    session.feed("tokens", feeds.tokens_of(seen, model))
+    session.feed("timestep", feeds.timestep_sinusoids(timesteps, model.frequency_width))
     wanted = branches(values, expert)
     session.run(f"step.{expert}", state, branches=wanted)
     tokens = session.results(f"step.{expert}", state, branches=wanted)
     real = torch.from_numpy(tokens[: len(wanted), : config.tokens.tokens])
     return feeds.latent_of(real, model, config.geometry)
-
-
-def decoding_ranks(session: Session, most: int | None) -> list[int]:
-    """The rank of each tile, dealt in turn to no more than so many ranks."""
-    planned = session.config.tiles.ranks
-    used = min(most or len(planned), len(set(planned)))
-    return [k % used for k in range(len(planned))]
-
-
-def decode(
-    session: Session, latents: Tensor, progress: Progress, vae_ranks: int | None = None
-) -> Array | None:
-    """Every tile on its rank, one latent frame at a time; process 0 stitches whole frames."""
-    config = session.config
-    plan, shape = config.tiles, config.variant.shape
-    z = feeds.vae_latents(latents, config.model.vae).numpy()
-    ranks = decoding_ranks(session, vae_ranks)
-    here = [k for k, rank in enumerate(ranks) if session.here((rank,))]
-    at_once = len({ranks[k] for k in here}) or 1
-    parts: list[Array | None] = [None] * len(ranks)
-    with progress.task("decode", len(here) * z.shape[2]) as task:
-        for start in range(0, len(here), at_once):
-            wave = here[start : start + at_once]
-            jobs = [(plan.tiles[k], ranks[k]) for k in wave]
-            for k, part in zip(wave, decode_wave(session, jobs, z, task.advance), strict=True):
-                check_finite(part, "decode", f"pixels of tile {k + 1} of {len(parts)}")
-                parts[k] = part
-    gathered = session.world.gather(parts, [session.process_of(rank) for rank in ranks])
-    if gathered is None:
-        return None
-    stride = config.model.vae.spatial_stride
-    return stitch(gathered, plan, stride, shape.width_px, shape.height_px)
-
-
-def decode_wave(
-    session: Session, jobs: list[tuple[Tile, int]], z: Array, report: Callable[[str], None]
-) -> list[Array]:
-    """Tiles on ranks of their own, at once: each latent frame is begun on every rank, then read."""
-    states: list[Values] = [{} for _ in jobs]
-    pixels: list[list[Array]] = [[] for _ in jobs]
-    for frame in range(z.shape[2]):
-        part = "rest" if frame else "first"
-        stages = [
-            f"vae_decode_{part}{session.config.tiles.suffix(tile.rows, tile.columns)}"
-            for tile, _ in jobs
-        ]
-        for (tile, rank), state, stage in zip(jobs, states, stages, strict=True):
-            rows = slice(tile.row, tile.row + tile.rows)
-            columns = slice(tile.column, tile.column + tile.columns)
-            latent = z[:, :, frame : frame + 1, rows, columns]
-            session.feed(f"latent_{tile.rows}x{tile.columns}", latent)
-            session.run(stage, state, branches=(0,), ranks=(rank,))
-        for (_, rank), state, stage, found in zip(jobs, states, stages, pixels, strict=True):
-            found.append(session.results(stage, state, branches=(0,), ranks=(rank,)))
-            report(f"{stage} on rank {rank}")
-    return [np.concatenate(found, axis=2) for found in pixels]

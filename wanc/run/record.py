@@ -11,6 +11,7 @@ import msgspec
 
 from wanc import __version__
 from wanc.bundle.store import Bundle
+from wanc.run.image import ImageRecord
 from wanc.run.prompt import Tokenizer
 from wanc.run.request import RunRequest, SamplingValues
 from wanc.run.session import Session
@@ -93,6 +94,8 @@ class RunRecord:
     """How many weights the checkpoint has in another dtype, by ``float32 to bfloat16``."""
     seconds: dict[str, float]
     steps: tuple[dict[str, Any], ...]
+    images: tuple[ImageRecord, ...]
+    """The first and the last image, as far as there are any."""
     compile_count: int
     """Compilations that the engine counted during the run: always 0."""
     processes: tuple[ProcessRecord, ...]
@@ -106,10 +109,11 @@ class RunRecord:
         cls,
         bundle: Bundle,
         session: Session,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         request: RunRequest,
         values: SamplingValues,
         clock: Stopwatch,
+        images: tuple[ImageRecord, ...],
     ) -> "RunRecord":
         """The record of a run that has just ended; every process makes it."""
         return cls(
@@ -120,10 +124,11 @@ class RunRecord:
             negative_prompt=request.negative_prompt(session.config),
             sampling=asdict(values),
             noise=clock.noise_digest,
-            tokenizer=tokenizer.digests(),
+            tokenizer=tokenizer.digests() if tokenizer else {},
             casts=session.casts,
             seconds={name: round(value, 4) for name, value in clock.seconds().items()},
             steps=tuple({"expert": e, "seconds": round(s, 4)} for e, s in clock.steps),
+            images=images,
             compile_count=session.engine.compile_count,
             processes=ProcessRecord.of_all(session),
             latents=clock.latents_digest,

@@ -4,7 +4,7 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,15 @@ from wanc.run.request import LoadRequest, RunRequest, check_request
 class Here:
     """A variant with all its ranks in this process."""
 
+    alive = replaceable = True
+
     def __init__(self, request: LoadRequest, progress: Progress) -> None:
         self._progress = progress
         self._loaded = load_variant(request, Alone(), progress)
+
+    def agree(self, subject: str, say: Callable[[], str]) -> str:
+        """What is said: there is no other process."""
+        return say()
 
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
         """Generate, and return the run's record."""
@@ -40,6 +46,8 @@ class Here:
 
 class Joined:
     """A variant whose ranks are spread over the processes of a launch, of which this is one."""
+
+    replaceable = False
 
     def __init__(
         self, launch: Launch, request: LoadRequest, patience: Patience, progress: Progress
@@ -61,6 +69,16 @@ class Joined:
             ranks = config.variant.topology.ranks
             self._watch.name([named(self._world.hosted(ranks, k)) for k in range(launch.processes)])
             self._marker.move(IDLE)
+
+    @property
+    def alive(self) -> bool:
+        """Whether no error has ended the processes."""
+        return not self._failed
+
+    def agree(self, subject: str, say: Callable[[], str]) -> str:
+        """What process 0 says."""
+        with self._judged():
+            return self._world.tell(subject, say)
 
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
         """Generate, with every other process; returns the run's record."""

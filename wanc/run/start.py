@@ -5,9 +5,7 @@ Loads no framework, for a supervisor needs none. Knows processes, and not how vi
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -24,8 +22,7 @@ from wanc.processes.launch import (
 from wanc.processes.marker import Patience
 from wanc.processes.supervisor import Spread, Supervisor, worker_command
 from wanc.progress import Progress
-from wanc.run.load import choose
-from wanc.run.outputs import Files, Outputs, saved_beside
+from wanc.run.outputs import Files
 from wanc.run.request import LoadRequest, RunRequest, as_plain, check_request
 from wanc.runtime.runtime import runtime_of
 
@@ -57,6 +54,17 @@ class Processes:
 
 class Runner(Protocol):
     """A loaded variant, in this process or in others."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can run more, and no error has ended it."""
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether one that has ended may be followed by another."""
+
+    def agree(self, subject: str, say: Callable[[], str]) -> str:
+        """What the process that writes says, to all that make this call."""
 
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
         """Generate, and return the run's record."""
@@ -116,40 +124,10 @@ def plan_spread(config: VariantConfig, processes: Processes) -> Spread | None:
     )
 
 
-def run_to_file(
-    load: LoadRequest,
-    request: RunRequest,
-    processes: Processes,
-    progress: Progress,
-    *,
-    output: Path,
-    latents: Path | None,
-) -> dict[str, Any] | None:
-    """One generation to an mp4 and its record, which is returned; None but in process 0.
-
-    Before anything is loaded, files are reserved and values are checked; files are named once all
-    are whole.
-    """
-    launch, saved = find_launch(processes), saved_beside(output)
-    writes = launch is None or launch.process == 0
-    with ExitStack() as opened:
-        resumes = request.resume is not None and request.resume.resolve() == saved.resolve()
-        saves = request.save_every is not None or resumes
-        outputs = opened.enter_context(Outputs(output, latents, saves=saves)) if writes else None
-        _, config = choose(load)
-        check_request(request, config)
-        if writes and request.resume and not request.resume.is_file():
-            raise RequestError(f"{request.resume}: no such file of saved steps")
-        runner = start(load, config, launch, processes, progress)
-        opened.push(closes(runner))
-        record = runner.run(request, outputs.files if outputs else Files())
-        if outputs is None:
-            return None
-        return outputs.commit(record)
-
-
 class Supervised:
     """A variant in processes of its own."""
+
+    replaceable = True
 
     def __init__(
         self, request: LoadRequest, config: VariantConfig, spread: Spread, progress: Progress
@@ -158,12 +136,19 @@ class Supervised:
         self._supervisor = Supervisor(spread, worker_command(), progress)
         asked = {"load": as_plain(request), "patience": as_plain(spread.patience)}
         self._supervisor.start("load", asked)
+        self.alive = True
+
+    def agree(self, subject: str, say: Callable[[], str]) -> str:
+        """What is said: no other process makes this call."""
+        return say()
 
     def run(self, request: RunRequest, files: Files) -> dict[str, Any]:
         """Generate in every process; raises what ended them. A bad request ends none."""
         check_request(request, self._config)
         asked = {"run": as_plain(request), "files": as_plain(files)}
+        self.alive = False
         record: dict[str, Any] = self._supervisor.ask("run", asked)
+        self.alive = True
         return record
 
     def close(self, error: BaseException | None = None) -> None:

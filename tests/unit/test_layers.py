@@ -22,7 +22,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY = {  # who may import it, where the layer alone is too wide
     "kernels": {"lower"},
     "model": {"trace", "lower"},
-    "processes": {"runtime", "run", "api", "worker", "cli"},
+    "processes": {"runtime", "run", "api", "compare", "worker", "cli"},
     "runtime": {"run"},
     "weights": {"run"},
     "run": {"api", "compare", "worker", "cli"},

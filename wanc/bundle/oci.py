@@ -82,14 +82,18 @@ def index_bytes(manifests: list[Descriptor], annotations: dict[str, str]) -> byt
 
 
 def manifest_bytes(
-    config: Descriptor, layers: list[Descriptor], annotations: dict[str, str]
+    config: Descriptor,
+    layers: list[Descriptor],
+    annotations: dict[str, str],
+    *,
+    artifact_type: str = VARIANT_TYPE,
 ) -> bytes:
-    """An image manifest of one variant."""
+    """An image manifest, of one variant if nothing else is said."""
     return _compact(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "artifactType": VARIANT_TYPE,
+            "artifactType": artifact_type,
             "config": config.to_json(),
             "layers": [layer.to_json() for layer in layers],
             "annotations": dict(sorted(annotations.items())),

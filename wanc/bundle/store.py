@@ -63,7 +63,7 @@ class Bundle:
 def open_bundle(path: Path) -> Bundle:
     """Open a bundle and check its index, manifests and configs; raises BundleError."""
     entry = _bundle_entry(path)
-    data = _read_json_blob(path, entry)
+    data = read_json_blob(path, entry)
     index = oci.parse(data, f"{path}: bundle index")
     _check_index_format(index, path)
     manifests = oci.descriptors(index, "manifests", f"{path}: bundle index")
@@ -125,9 +125,9 @@ def write_bundle(
     try:
         (path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
         for digest in {b.digest for variant in variants for b in config_blobs(variant.config)}:
-            _put(path, read_blob(digest))
+            put_blob(path, read_blob(digest))
         manifests = [_put_variant(path, variant) for variant in variants]
-        with _only_writer(path):
+        with only_writer(path):
             before = {_keyed(old.manifest)[0]: old for old in _existing_variants(path)}
             added = dict(map(_keyed, manifests))
             configs = {_keyed(m)[0]: new.config for m, new in zip(manifests, variants, strict=True)}
@@ -145,15 +145,21 @@ def write_bundle(
 def _put_index(path: Path, manifests: dict[VariantKey, Descriptor]) -> str:
     listed = [manifests[key] for key in sorted(manifests)]
     index = oci.index_bytes(listed, {FORMAT_ANNOTATION: str(FORMAT_VERSION)})
-    digest = _put(path, index)
-    top = oci.index_bytes([oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle"})], {})
-    write_whole(path / "oci-layout", oci.LAYOUT)
-    write_whole(path / "index.json", top)
+    digest = put_blob(path, index)
+    others = [entry for entry in index_entries(path) if entry.media_type != oci.INDEX]
+    bundle = oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle"})
+    write_entries(path, [bundle, *others])
     return digest
 
 
+def write_entries(path: Path, entries: Sequence[Descriptor]) -> None:
+    """Write index.json, which commits all that was written before; raises OSError."""
+    write_whole(path / "oci-layout", oci.LAYOUT)
+    write_whole(path / "index.json", oci.index_bytes([*entries], {}))
+
+
 @contextmanager
-def _only_writer(path: Path) -> Iterator[None]:
+def only_writer(path: Path) -> Iterator[None]:
     """Hold the bundle against other writers: two that add variants at once must both find room."""
     folder = os.open(path, os.O_RDONLY)
     try:
@@ -174,12 +180,18 @@ def _bundle_entry(path: Path) -> Descriptor:
     for name in ("oci-layout", "index.json", "blobs", "blobs/sha256"):
         if (path / name).is_symlink():
             raise BundleError(f"{path}: {name} is a link; a bundle holds none")
-    top = oci.parse(_read_small(path / "index.json"), f"{path}/index.json")
-    entries = oci.descriptors(top, "manifests", f"{path}/index.json")
-    found = [entry for entry in entries if entry.media_type == oci.INDEX]
+    found = [entry for entry in index_entries(path) if entry.media_type == oci.INDEX]
     if len(found) != 1:
         raise BundleError(f"{path}/index.json: names {len(found)} bundles; needs exactly one")
     return found[0]
+
+
+def index_entries(path: Path) -> list[Descriptor]:
+    """What index.json names: the bundle, and what is attached; nothing where it is not there."""
+    file = path / "index.json"
+    if not file.exists():
+        return []
+    return oci.descriptors(oci.parse(_read_small(file), str(file)), "manifests", str(file))
 
 
 def _check_index_format(index: dict[str, object], path: Path) -> None:
@@ -191,13 +203,13 @@ def _check_index_format(index: dict[str, object], path: Path) -> None:
 
 def _open_variant(path: Path, manifest: Descriptor) -> BundleVariant:
     where = f"{path}: manifest {manifest.digest[:19]}"
-    value = oci.parse(_read_json_blob(path, manifest), where)
+    value = oci.parse(read_json_blob(path, manifest), where)
     if value.get("artifactType") != oci.VARIANT_TYPE:
         raise BundleError(f"{where}: artifactType {value.get('artifactType')!r} is not wanc's")
     config = Descriptor.from_json(value.get("config"), where)
     if config.media_type != oci.CONFIG:
         raise BundleError(f"{where}: the config's media type {config.media_type!r} is not wanc's")
-    decoded = decode_config(_read_json_blob(path, config), where)
+    decoded = decode_config(read_json_blob(path, config), where)
     layers = {layer.digest: layer.size for layer in oci.descriptors(value, "layers", where)}
     for blob in config_blobs(decoded):
         if layers.get(blob.digest) != blob.size_bytes:
@@ -211,7 +223,8 @@ def config_blobs(config: VariantConfig) -> list[Blob]:
     return list({blob.digest: blob for blob in named}.values())
 
 
-def _read_json_blob(path: Path, descriptor: Descriptor) -> bytes:
+def read_json_blob(path: Path, descriptor: Descriptor) -> bytes:
+    """A blob that is JSON, its digest checked; raises BundleError."""
     if descriptor.size > MAX_JSON_BYTES:
         raise BundleError(f"{path}: {descriptor.digest} says {descriptor.size} bytes of JSON")
     return _read_blob(path, descriptor.digest, descriptor.size)
@@ -265,7 +278,7 @@ def _keyed(manifest: Descriptor) -> tuple[VariantKey, Descriptor]:
 def _put_variant(path: Path, new: NewVariant) -> Descriptor:
     config, variant = new.config, new.config.variant
     data = encode_config(config)
-    _put(path, data)
+    put_blob(path, data)
     annotations = {f"vnd.wanc.{name}": text for name, text in variant.texts().items()}
     annotations["vnd.wanc.model"] = config.model.name
     annotations[STAGE_ANNOTATION] = config.stage
@@ -280,17 +293,18 @@ def _put_variant(path: Path, new: NewVariant) -> Descriptor:
                     media_type=media, digest=blob.digest, size=blob.size_bytes
                 )
     if not layers:  # OCI wants a layer; this is its own empty one
-        _put(path, oci.EMPTY_BYTES)
+        put_blob(path, oci.EMPTY_BYTES)
         empty = oci.describe(oci.EMPTY, oci.EMPTY_BYTES)
         layers[empty.digest] = empty
     manifest = oci.manifest_bytes(
         oci.describe(oci.CONFIG, data), list(layers.values()), annotations
     )
-    _put(path, manifest)
+    put_blob(path, manifest)
     return oci.describe(oci.MANIFEST, manifest, **annotations)
 
 
-def _put(path: Path, data: bytes) -> str:
+def put_blob(path: Path, data: bytes) -> str:
+    """Write a blob, where it is not there, and return its digest; raises OSError."""
     digest = of_bytes(data)
     file = _blob_path(path, digest)
     if file.is_symlink() or not (file.is_file() and file.read_bytes() == data):

@@ -6,6 +6,7 @@ import typer
 
 from wanc import __version__
 from wanc.cli.check import check_command
+from wanc.cli.compare import compare_command
 from wanc.cli.compile import compile_command
 from wanc.cli.decode import decode_command
 from wanc.cli.diff import diff_command
@@ -48,5 +49,6 @@ app.command("check")(check_command)
 app.command("diff")(diff_command)
 app.command("run")(run_command)
 app.command("decode")(decode_command)
+app.command("compare")(compare_command)
 app.add_typer(weights_app)
 app.command("doctor")(doctor_command)

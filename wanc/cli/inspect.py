@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from wanc.bundle.config import Blob, ProgramRecord, VariantConfig
+from wanc.bundle.reports import read_reports
 from wanc.bundle.store import Bundle, BundleVariant, config_blobs, open_bundle
 from wanc.cli import options
 from wanc.cli.neff import print_neff
@@ -71,6 +72,10 @@ def bundle_json(bundle: Bundle) -> dict[str, Any]:
         "digest": bundle.digest,
         "sharing": sharing_json(entry.config for entry in bundle.variants),
         "variants": [_variant_json(entry) for entry in bundle.variants],
+        "reports": [
+            {"digest": report.digest, "covers": list(report.covers)}
+            for report in read_reports(bundle)
+        ],
     }
 
 
@@ -144,6 +149,8 @@ def print_bundle(bundle: Bundle) -> None:
     for model, listed in rows.items():
         table(model, ("", "shape", "topology", "placement", "", "target", "", "size>"), listed)
     emit(sharing_line([entry.config for entry in bundle.variants]))
+    for report in read_reports(bundle):
+        emit(f"report {report.digest} of {count(len(report.covers), 'program')}")
 
 
 def print_variant(config: VariantConfig) -> None:

@@ -72,6 +72,40 @@ Output = Annotated[
     Path,
     typer.Option("--output", "-o", help="The video to write; with --prompts, a folder for all."),
 ]
+Prompt = Annotated[str, typer.Option("--prompt", help="What to show.")]
+Negative = Annotated[
+    str | None, typer.Option("--negative", help="What not to show. [default: the official text]")
+]
+FirstImage = Annotated[Path | None, typer.Option("--image", help="What the video begins with.")]
+LastImage = Annotated[Path | None, typer.Option("--last-image", help="What the video ends with.")]
+FitName = Annotated[
+    str | None,
+    typer.Option("--fit", help="Images to size: crop, pad or stretch. [default: crop]"),
+]
+PresetName = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="Where values come from that are not given: official, or vllm-omni. "
+        "[default: official]",
+    ),
+]
+Steps = Annotated[
+    int | None, typer.Option("--steps", help="Denoising steps. [default: the model's]")
+]
+GuidanceScale = Annotated[
+    str | None,
+    typer.Option("--guidance", help="4 for both experts, or high=4,low=3. [default: the model's]"),
+]
+FlowShift = Annotated[float | None, typer.Option("--flow-shift", help="[default: the model's]")]
+SamplerName = Annotated[
+    str | None, typer.Option("--sampler", help="unipc, euler or dpm++. [default: unipc]")
+]
+ExpertName = Annotated[
+    str | None,
+    typer.Option("--expert", help="For all steps: high_noise or low_noise. [default: both]"),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="[default: drawn once, and printed]")]
 FormatName = Annotated[
     str | None,
     typer.Option(

@@ -22,53 +22,20 @@ def run_command(
             "--prompts", help="A file of prompts, one JSON object a line: a video of each."
         ),
     ] = None,
-    negative: Annotated[
-        str | None,
-        typer.Option("--negative", help="What not to show. [default: the official text]"),
-    ] = None,
-    image: Annotated[
-        Path | None, typer.Option("--image", help="What the video begins with.")
-    ] = None,
-    last_image: Annotated[
-        Path | None, typer.Option("--last-image", help="What the video ends with.")
-    ] = None,
-    fit: Annotated[
-        str | None,
-        typer.Option("--fit", help="Images to size: crop, pad or stretch. [default: crop]"),
-    ] = None,
+    negative: options.Negative = None,
+    image: options.FirstImage = None,
+    last_image: options.LastImage = None,
+    fit: options.FitName = None,
     shape: options.WhichShape = None,
     topology: options.WhichTopology = None,
     precision: options.WhichPrecision = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            help="Where values come from that are not given: official, or vllm-omni. "
-            "[default: official]",
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="Denoising steps. [default: the model's]")
-    ] = None,
-    guidance: Annotated[
-        str | None,
-        typer.Option(
-            "--guidance", help="4 for both experts, or high=4,low=3. [default: the model's]"
-        ),
-    ] = None,
-    flow_shift: Annotated[
-        float | None, typer.Option("--flow-shift", help="[default: the model's]")
-    ] = None,
-    sampler: Annotated[
-        str | None, typer.Option("--sampler", help="unipc, euler or dpm++. [default: unipc]")
-    ] = None,
-    expert: Annotated[
-        str | None,
-        typer.Option("--expert", help="For all steps: high_noise or low_noise. [default: both]"),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="[default: drawn once, and printed]")
-    ] = None,
+    preset: options.PresetName = None,
+    steps: options.Steps = None,
+    guidance: options.GuidanceScale = None,
+    flow_shift: options.FlowShift = None,
+    sampler: options.SamplerName = None,
+    expert: options.ExpertName = None,
+    seed: options.Seed = None,
     num_videos: Annotated[
         int,
         typer.Option("--num-videos", min=1, help="Videos, of seeds from --seed on."),

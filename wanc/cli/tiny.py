@@ -28,7 +28,5 @@ def tiny_command(
     model = next((m for name, m in TINY_MODELS.items() if name == task), None)
     if model is None:
         raise RequestError(f"task {task!r} is not known; known are {', '.join(TINY_MODELS)}")
-    write_tiny_checkpoint(
-        directory, model=model, seed=seed, shards=shards, on_progress=note
-    )
+    write_tiny_checkpoint(directory, model=model, seed=seed, shards=shards, on_progress=note)
     emit(str(directory))

@@ -103,7 +103,9 @@ def run_many(
         runners = _Runners(lambda: start(load, config, launch, processes, progress))
         opened.push(runners.close)
         plain = runners.running().agree("batch", lambda: json.dumps(as_plain(todo)))
-        for item in from_plain(json.loads(plain), list[Item]):
+        wanted = from_plain(json.loads(plain), list[Item])
+        for number, item in enumerate(wanted, start=1):
+            progress.note(f"{item.name}, {number} of {len(wanted)}: {item.output}")
             made[item.name] = _run(runners, item, config, writes=_writes(launch))
             told(made[item.name])
     return [outcome or made[item.name] for item, outcome in zip(items, ended, strict=True)]

@@ -1,0 +1,142 @@
+"""wanc compare: a bundle beside diffusers, or beside another bundle."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wanc.cli import options
+from wanc.cli.generate import quiet_frameworks
+from wanc.cli.terminal import Terminal, count, emit, emit_json, note, table
+from wanc.errors import RequestError, RunError
+
+if TYPE_CHECKING:
+    from wanc.compare.bundle import Compared
+
+
+def compare_command(
+    bundle: options.BundlePath,
+    weights: options.Weights,
+    prompt: options.Prompt,
+    beside: Annotated[
+        Path | None,
+        typer.Option("--with", help="Another bundle to compare with. [default: diffusers]"),
+    ] = None,
+    negative: options.Negative = None,
+    image: options.FirstImage = None,
+    last_image: options.LastImage = None,
+    fit: options.FitName = None,
+    shape: options.WhichShape = None,
+    topology: options.WhichTopology = None,
+    precision: options.WhichPrecision = None,
+    preset: options.PresetName = None,
+    steps: options.Steps = None,
+    guidance: options.GuidanceScale = None,
+    flow_shift: options.FlowShift = None,
+    sampler: options.SamplerName = None,
+    expert: options.ExpertName = None,
+    seed: options.Seed = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw errors over steps and frames, as PNG.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write all that was found, as JSON.")
+    ] = None,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Attach that to the bundle, by its programs' digests.")
+    ] = False,
+    softmax_bound: Annotated[
+        bool,
+        typer.Option(
+            "--softmax-bound", help="Whether attention with a static bound would lose rows."
+        ),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Compare a bundle's run with diffusers', from the same noise.
+
+    Stage by stage and step by step; exit 6 where it is less exact than it must be."""
+    quiet_frameworks()
+    from wanc.bundle.reports import attach_report
+    from wanc.compare.bundle import compare_with_bundle, compare_with_diffusers
+    from wanc.compare.plot import write_plot
+    from wanc.digest import canonical_json
+    from wanc.files import write_whole
+    from wanc.run.request import Guidance, LoadRequest, RunRequest
+
+    if beside and (softmax_bound or attach):
+        raise RequestError("--softmax-bound and --attach are of a comparison with diffusers")
+    load = LoadRequest(
+        bundle=bundle, weights=weights, shape=shape, topology=topology, precision=precision
+    )
+    request = RunRequest(
+        prompt=prompt,
+        negative=negative,
+        image=image,
+        last_image=last_image,
+        fit=fit,
+        preset=preset,
+        steps=steps,
+        guidance=None if guidance is None else Guidance.parse(guidance),
+        flow_shift=flow_shift,
+        sampler=sampler,
+        expert=expert,
+        seed=seed,
+    )
+    if beside:
+        other = LoadRequest(bundle=beside, weights=weights, shape=shape, precision=precision)
+        compared = compare_with_bundle(load, other, request, Terminal())
+    else:
+        compared = compare_with_diffusers(load, request, Terminal(), softmax_bounds=softmax_bound)
+    plain = _plain(compared)
+    if plot:
+        write_plot(plot, compared.found)
+        note(f"plot {plot}")
+    try:
+        if report:
+            write_whole(report, canonical_json(plain))
+            note(f"report {report}")
+    except OSError as error:
+        raise RunError(f"{report}: cannot be written: {error.strerror}") from error
+    if attach:
+        digest = attach_report(bundle, canonical_json(plain), compared.found.subject.covers)
+        note(f"attached {digest}")
+    if json:
+        emit_json(plain)
+    else:
+        _show(compared)
+    if compared.found.failures:
+        raise RunError("less exact than it must be:\n  " + "\n  ".join(compared.found.failures))
+
+
+def _plain(compared: "Compared") -> dict[str, Any]:
+    import msgspec
+
+    bounds = msgspec.to_builtins(compared.bounds)
+    return {**compared.found.to_json(), **({"softmax_bound": bounds} if bounds else {})}
+
+
+def _show(compared: "Compared") -> None:
+    from wanc.compare.report import COLUMNS, FRAME_COLUMNS, frame_rows, table_rows
+
+    found, variant = compared.found, compared.found.subject.variant
+    title = f"{variant['task']} {variant['shape']} {variant['topology']} {variant['precision']}"
+    table(title, COLUMNS, table_rows(found))
+    if frames := frame_rows(found):
+        table("Frames", FRAME_COLUMNS, frames)
+    if compared.bounds:
+        rows = [
+            (
+                str(bound.step),
+                bound.expert,
+                f"{bound.largest_excess:.1f}",
+                str(bound.layer),
+                f"{bound.lost_rows:,} of {bound.rows:,}",
+            )
+            for bound in compared.bounds
+        ]
+        columns = ("step>", "expert", "largest excess>", "in layer>", "rows lost>")
+        table("Static bound over row maxima", columns, rows)
+    covered = count(len(found.subject.covers), "program")
+    verdict = "passes" if found.criteria else "not judged: there is no rule for these precisions"
+    emit(f"{verdict}; {covered} covered" if not found.failures else "fails")

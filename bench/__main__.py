@@ -28,20 +28,16 @@ from wanc.compile import compile_bundle
 from wanc.plan.plan import make_plan
 from wanc.processes.world import Alone
 from wanc.progress import Silent
+from wanc.run.condition import Condition
+from wanc.run.job import Loaded, make_job
 from wanc.run.outputs import Files
-from wanc.run.pipeline import (
-    Loaded,
-    decode,
-    encode_prompts,
-    load_variant,
-    make_job,
-    predict_noise,
-    sample,
-)
+from wanc.run.pipeline import feed_positions, load_variant, predict_noise, sample
 from wanc.run.prompt import Tokenizer
 from wanc.run.request import LoadRequest, RunRequest, SamplingValues, sampling_values
 from wanc.run.sampler import draw_noise
 from wanc.run.session import Session
+from wanc.run.text import encode_prompts
+from wanc.run.vae import decode
 from wanc.spec.presets import NEGATIVE_PROMPT
 from wanc.spec.shape import Shape
 from wanc.spec.topology import Topology
@@ -103,7 +99,7 @@ def step_row(
     grid = session.config.geometry
     size = (grid.latent_frames, grid.latent_rows, grid.latent_columns)
     latents = draw_noise(SEED, (1, MODEL.transformer.in_channels, *size))
-    rope(session)
+    feed_positions(session, Condition())
 
     def wanc() -> object:
         return predict_noise(session, latents, TIMESTEP, "high_noise", values, state)
@@ -118,15 +114,6 @@ def step_row(
         wanc, lambda: theirs(pipe.transformer), lambda: theirs(compiled_model)
     )
     return {"wanc": ours, "diffusers": eager, "torch.compile": compiled_ms}
-
-
-def rope(session: Session) -> None:
-    """Feed what stays the same over all steps."""
-    from wanc.run.feeds import rope_tables
-
-    cos, sin = rope_tables(session.config.model.transformer, session.config.geometry)
-    session.feed("rope_cos", cos)
-    session.feed("rope_sin", sin)
 
 
 def decode_row(session: Session, pipe: Any) -> dict[str, float]:

@@ -18,9 +18,10 @@ from wanc.run import pipeline
 from wanc.run.batch import Item, run_to_file
 from wanc.run.condition import Condition
 from wanc.run.feeds import vae_latents
+from wanc.run.job import Job, Loaded, Observe, ignore, images_of
 from wanc.run.load import load
 from wanc.run.outputs import Files
-from wanc.run.pipeline import Generation, Job, Loaded, Observe, ignore
+from wanc.run.pipeline import Generation
 from wanc.run.prompt import Tokenizer
 from wanc.run.record import Stopwatch
 from wanc.run.request import Guidance, LoadRequest, RunRequest, sampling_values
@@ -162,7 +163,7 @@ class Wanc:
             files=Files(),
             clock=Stopwatch(),
             progress=Silent(),
-            images=pipeline.images_of(request, session),
+            images=images_of(request, session),
             observe=observe,
         )
 

@@ -1,11 +1,13 @@
 """Image to video against diffusers' WanImageToVideoPipeline, and against other topologies."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.compiled import named_images
 from tests.cpu.test_parity import (
     LATENT_TOLERANCE,
     MASKED,
@@ -76,3 +78,18 @@ def test_two_images_give_two_videos(of_task: Any, pictures: Any) -> None:
     wanc, _ = of_task("i2v")
     one, two = (wanc.generation(WHOLE, "tp1", images=(path,)) for path in pictures(WHOLE))
     assert difference(one.latents, two.latents) > 100 * LATENT_TOLERANCE
+
+
+def test_processes_give_the_bits_of_one(of_task: Any, pictures: Any, tmp_path: Path) -> None:
+    """Tiles of the image lie on ranks of either process; all need the whole condition."""
+    wanc, _ = of_task("i2v")
+    bundle, images = wanc.bundle(WHOLE, "tp2-cp2-cfg2"), named_images(pictures(WHOLE))
+    records = [
+        wanc.generate(bundle, tmp_path / f"{count}.mp4", processes=count, **images)
+        for count in (None, 2)
+    ]
+    assert records[0]["latents"] == records[1]["latents"]
+    assert len(records[1]["processes"]) == 2
+    first, second = ([image["digest"] for image in record["images"]] for record in records)
+    assert first == second
+    assert len(first) == 2

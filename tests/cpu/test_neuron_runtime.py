@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.compiled import Wanc
+from tests.compiled import Wanc, named_images
 from tests.cpu.test_engine import CACHE, OF_CACHE, OF_SUM, OF_TYPES, SUM, TYPES, Compiler, interface
 from tests.doubles import neuronx_cc
 from tests.doubles.neuron import Nrtpy, install_nrtpy
@@ -697,6 +697,27 @@ def test_trn2_gives_the_bits_of_the_cpu(wanc: Wanc, twins: Twins, tmp_path: Path
             "NEURON_RT_ROOT_COMM_ID",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("task", "shape", "count"), [("i2v", "208x128x5", 2), ("ti2v", "224x128x5", 1)]
+)
+def test_trn2_gives_the_bits_of_the_cpu_from_images(
+    of_task: Any, pictures: Any, tmp_path: Path, task: str, shape: str, count: int
+):
+    wanc, _ = of_task(task)
+    images = named_images(pictures(shape)[:count])
+    twins = make_twins(tmp_path, wanc.checkpoint, shape, "tp2-cp2-cfg2")
+    session = wanc.session(twins.cpu)
+    expected = wanc.sample(session, **images)
+    session.close()
+    with twins.nrtpy(tmp_path / "nrtpy").imported():
+        session = wanc.session(twins.trn2)
+        made = wanc.sample(session, **images)
+        session.close()
+    np.testing.assert_array_equal(made.condition, expected.condition)
+    np.testing.assert_array_equal(made.latents.numpy(), expected.latents.numpy())
+    np.testing.assert_array_equal(made.pixels, expected.pixels)
 
 
 def test_bundle_without_nrtpy_or_chips_says_what_would_work(wanc: Wanc, twins: Twins):

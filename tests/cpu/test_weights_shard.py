@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tests.cpu.test_parity import WHOLE
 from tests.cpu.test_run import line
 from wanc.cli import main
-from wanc.run.pipeline import token_embeddings
+from wanc.run.text import token_embeddings
 from wanc.run.prompt import Tokenizer
 
 TOPOLOGY = "tp2-cp2-cfg2"

@@ -15,9 +15,10 @@ from wanc.compare.softmax_bound import StepBound, observe_softmax_bounds
 from wanc.compare.trace import LATENTS, Recording
 from wanc.processes.world import Alone
 from wanc.progress import Progress
+from wanc.run.job import Job, make_job
 from wanc.run.load import choose
 from wanc.run.outputs import Files
-from wanc.run.pipeline import Job, load_variant, make_job, sample
+from wanc.run.pipeline import load_variant, sample
 from wanc.run.request import LoadRequest, RunRequest, check_request
 from wanc.run.sampler import draw_noise, make_scheduler
 

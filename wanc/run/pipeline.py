@@ -5,18 +5,14 @@ through it, with the ranks that it hosts.
 """
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wanc import __version__
 from wanc.arrays import Array
-from wanc.bundle.store import Bundle
 from wanc.digest import of_bytes
 from wanc.plan.transformer import GIVEN
 from wanc.processes.world import World, check_agreement
@@ -25,72 +21,25 @@ from wanc.run import feeds, vae
 from wanc.run.agreement import check_latents, check_noise
 from wanc.run.condition import Condition, condition_frames, condition_of
 from wanc.run.guards import check_finite, check_pixels
-from wanc.run.image import FittedImage, fit_images, read_image
+from wanc.run.job import Job, Loaded, about, as_saved, images_digest, make_job
 from wanc.run.load import choose, fit_checkpoint, load
 from wanc.run.outputs import Files
 from wanc.run.prompt import Tokenizer
-from wanc.run.record import RunRecord, Stopwatch
+from wanc.run.record import RunRecord
 from wanc.run.request import (
     LoadRequest,
     RunRequest,
     SamplingValues,
-    draw_seed,
-    sampling_values,
     warnings,
 )
 from wanc.run.sampler import draw_noise, guide, load_scheduler, make_scheduler, state_of
-from wanc.run.saved import Saved, read_bytes, read_saved, resumed
 from wanc.run.session import Session, Values
 from wanc.run.text import branches, encode_prompts
 from wanc.run.tiles import clamp
-from wanc.run.video import About
 from wanc.spec.model import Expert
-
-Observe = Callable[[str, int, Array], None]
-"""Told of a stage, a step (0 but for denoising) and its values: ``text`` [branches, T, D],
-``condition`` [1, C, F, H, W], ``latents`` [1, C, F, H, W] after each step, ``pixels``."""
-
 
 GIVEN_TIMESTEP = 0.0
 """Of tokens that are given: they are as at the end of denoising."""
-
-
-def ignore(stage: str, step: int, values: Array) -> None:
-    """Observe nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A variant and a checkpoint on their ranks, ready to generate again and again."""
-
-    bundle: Bundle
-    session: Session
-    tokenizer: Tokenizer | None
-    """None where nothing but decoding is wanted."""
-    vae_ranks: int | None
-    """Most ranks that work on tiles; None for as many as the plan deals tiles to."""
-    seconds: float
-    """What loading took."""
-
-    def close(self) -> None:
-        """Let go of the ranks."""
-        self.session.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One generation: what is asked, what follows from it, and where it reports."""
-
-    request: RunRequest
-    values: SamplingValues
-    files: Files
-    clock: Stopwatch
-    progress: Progress
-    images: tuple[FittedImage, ...] = ()
-    """The first and, where there is one, the last."""
-    saved: Saved | None = None
-    """Steps that are behind it already."""
-    observe: Observe = ignore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,56 +112,6 @@ def make_video(loaded: Loaded, job: Job) -> RunRecord:
     )
 
 
-def about(loaded: Loaded, job: Job) -> About:
-    """What a video's file says of itself."""
-    return About(
-        prompt=job.request.prompt or "",
-        seed=job.values.seed,
-        bundle=loaded.bundle.digest,
-        wanc=__version__,
-    )
-
-
-def make_job(
-    loaded: Loaded,
-    request: RunRequest,
-    files: Files,
-    progress: Progress,
-    observe: Observe = ignore,
-) -> Job:
-    """The request with all that it leaves open, the same in every process."""
-    world, config = loaded.session.world, loaded.session.config
-    saved = None
-    if path := request.resume or request.latents:
-        saved = read_saved(world.spread("resume", lambda: read_bytes(path)), path)
-        request = resumed(request, saved)
-    elif request.seed is None:
-        request = replace(request, seed=int(world.tell("seed", lambda: str(draw_seed()))))
-    request = replace(request, negative=request.negative_prompt(config))
-    values = sampling_values(request, config)
-    asked = f"{request.prompt!r}, {request.negative!r}, {values}"
-    check_agreement(world, "prompts and sampling values", asked)
-    return Job(
-        request=request,
-        values=values,
-        files=files,
-        clock=Stopwatch(loaded.seconds),
-        progress=progress,
-        images=() if request.latents else images_of(request, loaded.session),
-        saved=saved,
-        observe=observe,
-    )
-
-
-def images_of(request: RunRequest, session: Session) -> tuple[FittedImage, ...]:
-    """The request's images, of the files that process 0 reads."""
-    read = []
-    for path in request.images:
-        give = partial(read_image, path)
-        read.append(session.world.spread(f"image {path}", give))
-    return tuple(fit_images(request.images, read, session.config.variant.shape, request.fit))
-
-
 def prepare(
     session: Session,
     progress: Progress,
@@ -240,7 +139,7 @@ def sample(loaded: Loaded, job: Job) -> Generation:
     session, shape = loaded.session, loaded.session.config.variant.shape
     latents = final_latents(loaded, job)
     if not (session.world.process or job.request.latents):
-        job.files.save_latents(latents.numpy(), finished(session, job, latents).header(job.values))
+        job.files.save_latents(latents.numpy(), as_saved(session, job, latents).header(job.values))
     with job.clock.stage("decode"):
         pixels = vae.decode(session, latents, job.progress, loaded.vae_ranks)
         if pixels is not None:
@@ -346,27 +245,8 @@ def save_step(session: Session, job: Job, step: int, latents: Tensor, scheduler:
     if not every or step % every or session.world.process or not job.files.saved:
         return
     state = state_of(scheduler, tuple(latents.shape))
-    saved = replace(finished(session, job, latents), step=step, scheduler=state)
+    saved = replace(as_saved(session, job, latents), step=step, scheduler=state)
     saved.write(job.files, job.values)
-
-
-def finished(session: Session, job: Job, latents: Tensor) -> Saved:
-    """The run after its last step, for a file."""
-    return Saved(
-        step=job.values.steps,
-        latents=latents,
-        scheduler={},
-        sampler=job.values.sampler,
-        request=job.request,
-        noise=job.clock.noise_digest,
-        variant=session.config.variant.texts(),
-        images=images_digest(job.images),
-    )
-
-
-def images_digest(images: tuple[FittedImage, ...]) -> str:
-    """Of the fitted images' pixels; empty where there are none."""
-    return of_bytes(b"".join(image.pixels_CHW.tobytes() for image in images)) if images else ""
 
 
 def predict_noise(

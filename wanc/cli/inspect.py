@@ -210,6 +210,8 @@ _PER = {
     "encode_text": "generation",
     "context": "expert",
     "step": "step",
+    "vae_encode_first": "tile",
+    "vae_encode_rest": "later latent frame",
     "vae_decode_first": "tile",
     "vae_decode_rest": "later latent frame",
 }

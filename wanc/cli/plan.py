@@ -251,14 +251,18 @@ def _sent(work: Work) -> list[tuple[str, int]]:
 
 def _print_cost(cost: Cost) -> None:
     kernels, plain = cost.kernels, cost.stablehlo
+    images = () if kernels.image is None else (("image encoding", kernels.image, plain.image),)
     stages = (
         ("text encoding", kernels.text, plain.text),
+        *images,
         ("one step", kernels.step, plain.step),
         (f"denoising, {cost.steps} steps", kernels.denoise, plain.denoise),
         ("VAE decoding", kernels.decode, plain.decode),
     )
     rows = [
-        (name, seconds(a.seconds), limit(a), seconds(b.seconds), limit(b)) for name, a, b in stages
+        (name, seconds(a.seconds), limit(a), seconds(b.seconds), limit(b))
+        for name, a, b in stages
+        if b is not None
     ]
     rows.append(("host", seconds(kernels.host_seconds), "", seconds(plain.host_seconds), ""))
     rows.append(("a video", seconds(kernels.seconds), "", seconds(plain.seconds), ""))

@@ -139,18 +139,24 @@ def test_a_lock_is_named_after_its_set(arguments: list[str]) -> None:
     assert run(*REQUEST, "--target", "cpu", *arguments) == 2
 
 
-def test_a_model_that_can_only_be_planned_is_not_compiled(tmp_path: Path, capsys: Any) -> None:
-    line = ["compile", "--model", "wan2.2-i2v-a14b", "--shape", "832x480x81", "--target", "cpu"]
-    assert run(*line, "-o", tmp_path / "b") == 3
-    assert "image encoder" in capsys.readouterr().err
+TOO_LONG = (
+    *("compile", "--model", "wan2.2-t2v-a14b", "--shape", "1280x720x81", "--target", "trn2"),
+    *("--topology", "tp8-cp4-cfg2", "--blocks-per-program", "20"),
+)
+"""A program of more instructions than the compiler takes."""
+
+
+def test_what_can_only_be_planned_is_not_compiled(tmp_path: Path, capsys: Any) -> None:
+    assert run(*TOO_LONG, "-o", tmp_path / "b") == 3
+    assert "--blocks-per-program" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize(("stage", "code"), [("plan", 0), ("trace", 3), ("lower", 3)])
 def test_nor_is_its_text_shown_beyond_the_plan(stage: str, code: int, capsys: Any) -> None:
-    line = ["compile", "--model", "wan2.2-ti2v-5b", "--shape", "832x480x81", "--target", "cpu"]
-    assert run(*line, "--stop-after", stage) == code
+    assert run(*TOO_LONG, "--stop-after", stage) == code
     shown = capsys.readouterr()
-    assert "no graph yet" in shown.err
+    assert "million instructions" in shown.err
     assert bool(shown.out) is (code == 0)
 
 

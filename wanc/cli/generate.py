@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from wanc.cli.terminal import Terminal, count, emit, emit_json, note, table
 from wanc.errors import RunError
 
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from wanc.run.batch import Item, Outcome
     from wanc.run.request import LoadRequest
     from wanc.run.start import Processes
+
+_MOST_NAMES = 5
+"""Of failed videos in one line."""
 
 
 def quiet_frameworks() -> None:
@@ -26,6 +31,7 @@ def run_one(
     """One video to its file."""
     from wanc.run.batch import Outcome, run_to_file
 
+    _check_sheet(sheet, how)
     record = run_to_file(load, how, Terminal(), item)
     if record is None:
         return
@@ -47,14 +53,20 @@ def run_batch(
     *,
     json: bool,
 ) -> None:
-    """Many videos from one load, a summary of them, and a sheet; raises RunError if any failed."""
-    from wanc.run.batch import run_many
+    """Many videos from one load, a summary of them, and a sheet; raises RunError if any failed.
 
+    Programs have the summary as their one JSON document, and then the exit code alone.
+    """
+    from wanc.run.batch import run_many
+    from wanc.run.video import check_crf
+
+    check_crf(items[0].form, items[0].crf)
     folder = items[0].output.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder}: cannot be made: {error.strerror}") from error
+    _check_sheet(sheet, how)
     outcomes = run_many(load, how, Terminal(), items, _tell)
     if not outcomes:
         return
@@ -64,12 +76,35 @@ def run_batch(
         emit_json([_plain(outcome) for outcome in outcomes])
     else:
         _show(outcomes)
-    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
+    failed = [outcome.item.name for outcome in outcomes if outcome.state == "failed"]
     if failed:
-        raise RunError(
-            f"{len(failed)} of {count(len(outcomes), 'video')} failed; the same command makes "
-            "those that are missing, and keeps the others"
-        )
+        said = _failures(failed, len(outcomes))
+        if not json:
+            raise RunError(said)
+        note(said)
+        raise typer.Exit(RunError.exit_code)
+
+
+def _failures(names: list[str], videos: int) -> str:
+    named = ", ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        named += f" and {len(names) - _MOST_NAMES} more"
+    return (
+        f"{len(names)} of {count(videos, 'video')} failed ({named}); the same command makes those "
+        "that are missing, and keeps the others"
+    )
+
+
+def _check_sheet(sheet: Path | None, how: "Processes") -> None:
+    """Raise RunError where the sheet cannot be written: better now than after all videos."""
+    from wanc.files import Reserved
+    from wanc.run.batch import writes
+    from wanc.run.outputs import as_run_error
+    from wanc.run.start import find_launch
+
+    if sheet and writes(find_launch(how)):
+        with as_run_error(sheet), Reserved(sheet):
+            pass
 
 
 def _tell(outcome: "Outcome") -> None:
@@ -82,7 +117,7 @@ def _show(outcomes: "Sequence[Outcome]") -> None:
     for outcome in outcomes:
         record = outcome.record or {}
         seconds = record.get("seconds", {}).get("total")
-        said = outcome.error.splitlines()[0] if outcome.error else record.get("prompt", "")
+        said = " ".join((outcome.error or record.get("prompt", "")).split())
         rows.append(
             (
                 outcome.item.output.name,

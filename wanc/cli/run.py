@@ -7,6 +7,7 @@ import typer
 
 from wanc.cli import options
 from wanc.cli.generate import quiet_frameworks, run_batch, run_one
+from wanc.cli.terminal import note
 from wanc.errors import RequestError
 from wanc.processes.launch import START_SECONDS
 
@@ -74,13 +75,13 @@ def run_command(
 
     On every rank of the variant's topology, without a compiler."""
     quiet_frameworks()
-    from wanc.run.batch import Item
+    from wanc.run.batch import Item, writes
     from wanc.run.lines import read_lines, seeds_of
     from wanc.run.request import Guidance, LoadRequest, RunRequest, draw_seed
-    from wanc.run.start import Processes
+    from wanc.run.start import Processes, find_launch
     from wanc.run.video import format_of
 
-    if [prompt, prompts, resume].count(None) != 2:
+    if (prompts is None) == (prompt is None and resume is None):
         raise RequestError("give one of --prompt, --prompts and --resume: say what to show")
     load = LoadRequest(
         bundle=bundle,
@@ -134,5 +135,8 @@ def run_command(
     if save_latents or resume:
         raise RequestError("--save-latents and --resume are of one video")
     if num_videos > 1:
-        items = [each for item in items for each in seeds_of(item, num_videos, draw_seed())]
+        drawn = draw_seed()
+        if any(item.request.seed is None for item in items) and writes(find_launch(how)):
+            note(f"seed {drawn} is drawn: --seed {drawn} asks for the same videos again")
+        items = [each for item in items for each in seeds_of(item, num_videos, drawn)]
     run_batch(load, how, items, sheet, json=json)

@@ -6,7 +6,7 @@ Knows runners, requests and files. Loads no framework: a supervisor needs none.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,11 +63,11 @@ def run_to_file(
     """
     launch = find_launch(processes)
     with ExitStack() as opened:
-        outputs = opened.enter_context(_outputs(item)) if _writes(launch) else None
+        outputs = opened.enter_context(_outputs(item)) if writes(launch) else None
         _, config = choose(load)
         check_request(item.request, config)
         if outputs:
-            _asked(item.request, config)
+            _read_files(item.request, config)
         runner = start(load, config, launch, processes, progress)
         opened.push(closes(runner))
         if outputs is None:
@@ -87,28 +87,55 @@ def run_many(
     """Generate every item from one load, and go on after one that fails.
 
     An item whose file and record an earlier batch made of the same request is kept. told hears of
-    each as it ends. Under a launcher process 0 has the items and their outcomes. Raises what
-    loading raises, and what ends the processes of a launch.
+    each as it ends. Under a launcher process 0 has the items and their outcomes, and the others
+    none. Raises what loading raises, and what ends the processes of a launch.
     """
     launch = find_launch(processes)
     bundle, config = choose(load)
-    ended = [_ended(item, config, bundle.digest) for item in items] if _writes(launch) else []
-    todo = [item for item, outcome in zip(items, ended, strict=False) if outcome is None]
-    for outcome in filter(None, ended):
+    made_with = _MadeWith(bundle=bundle.digest, config=config, weights=_files_of(load.weights))
+    mine = items if writes(launch) else ()
+    outcomes = {item.name: outcome for item in mine if (outcome := _ended(item, made_with))}
+    for outcome in outcomes.values():
         told(outcome)
-    if not todo and launch is None:
-        return [outcome for outcome in ended if outcome]
-    made: dict[str, Outcome] = {}
+    todo = [item for item in mine if item.name not in outcomes]
     with ExitStack() as opened:
         runners = _Runners(lambda: start(load, config, launch, processes, progress))
         opened.push(runners.close)
-        plain = runners.running().agree("batch", lambda: json.dumps(as_plain(todo)))
-        wanted = from_plain(json.loads(plain), list[Item])
-        for number, item in enumerate(wanted, start=1):
-            progress.note(f"{item.name}, {number} of {len(wanted)}: {item.output}")
-            made[item.name] = _run(runners, item, config, writes=_writes(launch))
-            told(made[item.name])
-    return [outcome or made[item.name] for item, outcome in zip(items, ended, strict=True)]
+        if launch is not None:
+            plain = runners.running().agree("batch", lambda: json.dumps(as_plain(todo)))
+            todo = from_plain(json.loads(plain), list[Item])
+        for number, item in enumerate(todo, start=1):
+            if writes(launch):
+                progress.note(f"{item.name}, {number} of {len(todo)}: {item.output}")
+            outcomes[item.name] = _run(runners, item, made_with)
+            if writes(launch):
+                told(outcomes[item.name])
+    return [outcomes[item.name] for item in mine]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MadeWith:
+    """What all items of a batch are made with."""
+
+    bundle: str
+    """The bundle's digest."""
+    config: VariantConfig
+    weights: tuple[tuple[str, int, int], ...]
+    """Names of the checkpoint's files, their sizes in bytes and their times in nanoseconds."""
+
+    def asked(self, item: Item) -> str:
+        """The digest of all that an item's video depends on; raises RequestError."""
+        images = [of_bytes(data) for data in _read_files(item.request, self.config)]
+        return of_json(
+            {
+                **as_plain(replace(item.request, image=None, last_image=None)),
+                "images": images,
+                "crf": item.crf,
+                "bundle": self.bundle,
+                "variant": self.config.variant.texts(),
+                "weights": self.weights,
+            }
+        )
 
 
 @dataclass(slots=True)
@@ -135,17 +162,29 @@ class _Runners:
             self._runner.close(error)
 
 
-def _run(runners: _Runners, item: Item, config: VariantConfig, *, writes: bool) -> Outcome:
+def _run(runners: _Runners, item: Item, made_with: _MadeWith) -> Outcome:
     """Generate one item; an error is its outcome, where the next item can still be run."""
     with ExitStack() as opened:
+        reserved: list[tuple[Outputs, str]] = []
+
+        def reserve() -> str:
+            """Why the item's files cannot be, if they cannot: then no process runs it."""
+            try:
+                reserved.append((opened.enter_context(_outputs(item)), made_with.asked(item)))
+            except (RequestError, RunError) as error:
+                return str(error)
+            return ""
+
         try:
-            if not writes:
-                runners.running().run(item.request, Files())
+            runner = runners.running()
+            if refused := runner.agree("files", reserve):
+                raise RunError(refused)
+            if not reserved:
+                runner.run(item.request, Files())
                 return Outcome(item=item, state="made")
-            outputs = opened.enter_context(_outputs(item))
+            ((outputs, asked),) = reserved
             with _latents_told(outputs):
-                record = runners.running().run(item.request, outputs.files)
-                record = outputs.commit(record | {ASKED: _asked(item.request, config)})
+                record = outputs.commit(runner.run(item.request, outputs.files) | {ASKED: asked})
             return Outcome(item=item, state="made", record=record)
         except (RequestError, RunError) as error:
             if runners.over:
@@ -153,19 +192,33 @@ def _run(runners: _Runners, item: Item, config: VariantConfig, *, writes: bool) 
             return Outcome(item=item, state="failed", error=str(error))
 
 
-def _ended(item: Item, config: VariantConfig, bundle: str) -> Outcome | None:
+def _ended(item: Item, made_with: _MadeWith) -> Outcome | None:
     """The outcome of an item that is not to be run: it cannot be asked for, or it is there."""
     try:
         if item.error:
             raise RequestError(item.error)
-        check_request(item.request, config)
-        asked = _asked(item.request, config)
+        check_request(item.request, made_with.config)
+        asked = made_with.asked(item)
     except RequestError as error:
         return Outcome(item=item, state="failed", error=str(error))
     record = _record_of(item)
-    if record.get(ASKED) != asked or record.get("bundle") != bundle or not item.output.exists():
+    if record.get(ASKED) != asked or not item.output.exists():
         return None
     return Outcome(item=item, state="kept", record=record)
+
+
+def _files_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of all files but hidden ones, which downloaders keep for themselves.
+
+    A checkpoint is too large to be read for its digest.
+    """
+    found = []
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        if file.is_file() and not any(part.startswith(".") for part in name.parts):
+            state = file.stat()
+            found.append((str(name), state.st_size, state.st_mtime_ns))
+    return tuple(found)
 
 
 def _record_of(item: Item) -> dict[str, Any]:
@@ -177,14 +230,14 @@ def _record_of(item: Item) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _asked(request: RunRequest, config: VariantConfig) -> str:
-    """The digest of a request and of its files, which are read and fitted; raises RequestError."""
+def _read_files(request: RunRequest, config: VariantConfig) -> list[bytes]:
+    """The images of a request, which fit; raises RequestError where a file of it is of no use."""
     for what, path in (("steps", request.resume), ("latents", request.latents)):
         if path is not None and not path.is_file():
             raise RequestError(f"{path}: no such file of saved {what}")
     images = [read_image(path) for path in request.images]
     fit_images(request.images, images, config.variant.shape, request.fit)
-    return of_json({**as_plain(request), "images": [of_bytes(data) for data in images]})
+    return images
 
 
 def _outputs(item: Item) -> Outputs:
@@ -201,17 +254,17 @@ def _outputs(item: Item) -> Outputs:
 
 @contextmanager
 def _latents_told(outputs: Outputs) -> Iterator[None]:
-    """An error after the latents were saved says where they are."""
+    """An error after the latents were saved says where they are; so does a lack of memory."""
     try:
         yield
-    except RunError as error:
-        path = outputs.written_latents
-        if path is None:
-            raise
-        raise type(error)(
-            f"{error}\nits latents are in {path}: `wanc decode --latents {path}` goes on from them"
-        ) from error
+    except (RunError, MemoryError) as error:
+        ours = isinstance(error, RunError)
+        said = f"{error}" if ours else f"memory ran out: {error}"
+        if path := outputs.written_latents:
+            said += f"\nits latents are in {path}: `wanc decode --latents {path}` goes on from them"
+        raise (type(error) if ours else RunError)(said) from error
 
 
-def _writes(launch: Launch | None) -> bool:
+def writes(launch: Launch | None) -> bool:
+    """Whether this process is the one that writes files."""
     return launch is None or launch.process == 0

@@ -3,6 +3,7 @@
 Knows requests and names of files. A line that is wrong is an item with an error, not the end.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 
 from wanc.errors import RequestError
 from wanc.run.batch import Item
+from wanc.run.outputs import record_beside
 from wanc.run.request import Guidance, RunRequest
 from wanc.run.video import Format
 
@@ -45,11 +47,13 @@ def read_lines(
 ) -> list[Item]:
     """The items of a file of prompts, whose videos go to a folder; raises RequestError."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise RequestError(f"{path}: larger than {MOST_BYTES >> 20} MiB")
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise RequestError(f"{path}: larger than {MOST_BYTES >> 20} MiB")
+    lines = data.removeprefix(BOM_UTF8).splitlines()
     numbered = [(k, line) for k, line in enumerate(lines, start=1) if line.strip()]
     if not 1 <= len(numbered) <= MOST_LINES:
         raise RequestError(f"{path}: {len(numbered)} prompts; needs 1 to {MOST_LINES}")
@@ -67,7 +71,7 @@ def _item(
         request = _request(said, path.parent, common)
         if said.output is not None:
             output = folder / _plain_name(said.output, suffix)
-    except (msgspec.MsgspecError, RequestError, RecursionError) as error:
+    except (msgspec.MsgspecError, RequestError) as error:
         return Item(name=name, request=common, output=output, form=form, error=f"{error}")
     return Item(name=name, request=request, output=output, form=form)
 
@@ -96,13 +100,16 @@ def _plain_name(name: str, suffix: str) -> str:
 
 
 def _apart(items: Sequence[Item]) -> list[Item]:
-    """The items, of which two that would write one file have an error."""
+    """The items; where two would write one file, the second has an error."""
     first: dict[Path, str] = {}
     found = []
     for item in items:
-        taken = first.setdefault(item.output, item.name)
-        if taken != item.name and item.error is None:
-            item = replace(item, error=f"output {item.output.name}: {taken} has that name")
+        names = item.output, record_beside(item.output)
+        taken = next((first[name] for name in names if name in first), None)
+        if item.error is None and taken is not None:
+            item = replace(item, error=f"output {item.output.name}: {taken} writes that name")
+        if item.error is None:
+            first |= dict.fromkeys(names, item.name)
         found.append(item)
     return found
 
@@ -110,8 +117,10 @@ def _apart(items: Sequence[Item]) -> list[Item]:
 def seeds_of(item: Item, count: int, drawn: int) -> list[Item]:
     """So many items in place of one: seeds from its own, or from one drawn, on.
 
-    Each stands in the name of its video.
+    Each stands in the name of its video. One with an error stays as it is.
     """
+    if item.error is not None:
+        return [item]
     first = drawn if item.request.seed is None else item.request.seed
     found = []
     for seed in range(first, first + count):

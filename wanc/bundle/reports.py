@@ -11,8 +11,8 @@ from pathlib import Path
 from wanc.bundle import oci
 from wanc.bundle.oci import Descriptor
 from wanc.bundle.store import (
+    MAX_JSON_BYTES,
     Bundle,
-    config_blobs,
     index_entries,
     only_writer,
     open_bundle,
@@ -45,27 +45,39 @@ def attach_report(path: Path, data: bytes, covers: tuple[str, ...]) -> str:
 
     It must cover programs that the bundle has. One that is there already is not written twice.
     """
-    bundle = open_bundle(path)
-    there = {blob.digest for variant in bundle.variants for blob in config_blobs(variant.config)}
-    strange = [digest for digest in covers if digest not in there]
-    if strange or not covers:
+    if len(data) > MAX_JSON_BYTES:
         raise BundleError(
-            f"{path}: a report of {', '.join(strange) or 'no program'}: the bundle has no such one"
+            f"{path}: a report of {len(data)} bytes cannot be attached: at most {MAX_JSON_BYTES} "
+            "are read"
         )
+    _check_covers(open_bundle(path), covers)
     report = oci.describe(REPORT_TYPE, data)
     annotations = {COVERS_ANNOTATION: ",".join(sorted(set(covers)))}
     empty = oci.describe(oci.EMPTY, oci.EMPTY_BYTES)
     manifest = oci.manifest_bytes(empty, [report], annotations, artifact_type=REPORT_TYPE)
+    entry = oci.describe(oci.MANIFEST, manifest, **annotations)
     try:
         with only_writer(path):
             for blob in (data, oci.EMPTY_BYTES, manifest):
                 put_blob(path, blob)
-            entry = oci.describe(oci.MANIFEST, manifest, **annotations)
-            others = [old for old in index_entries(path) if old.digest != entry.digest]
-            write_entries(path, [*others, entry])
+            there = index_entries(path)
+            if entry not in there:
+                others = [old for old in there if old.digest != entry.digest]
+                write_entries(path, [*others, entry])
     except OSError as error:
         raise RunError(f"cannot write the bundle {path}: {error}") from error
     return report.digest
+
+
+def _check_covers(bundle: Bundle, covers: tuple[str, ...]) -> None:
+    records = [record for variant in bundle.variants for record in variant.config.programs]
+    there = {record.stablehlo.digest for record in records if record.stablehlo}
+    strange = [digest for digest in covers if digest not in there]
+    if strange or not covers:
+        raise BundleError(
+            f"{bundle.path}: a report of {', '.join(strange) or 'no program'} cannot be attached: "
+            f"it must cover some of the bundle's {len(there)} StableHLO programs, and no others"
+        )
 
 
 def read_reports(bundle: Bundle) -> tuple[Attached, ...]:

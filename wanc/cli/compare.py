@@ -62,10 +62,13 @@ def compare_command(
     from wanc.compare.plot import write_plot
     from wanc.digest import canonical_json
     from wanc.files import write_whole
+    from wanc.run.outputs import as_run_error
     from wanc.run.request import Guidance, LoadRequest, RunRequest
 
     if beside and (softmax_bound or attach):
         raise RequestError("--softmax-bound and --attach are of a comparison with diffusers")
+    packages = ["skimage", *(["matplotlib"] if plot else []), *([] if beside else ["accelerate"])]
+    _check_early(packages, plot, report, attach_to=bundle if attach else None)
     load = LoadRequest(
         bundle=bundle, weights=weights, shape=shape, topology=topology, precision=precision
     )
@@ -92,12 +95,10 @@ def compare_command(
     if plot:
         write_plot(plot, compared.found)
         note(f"plot {plot}")
-    try:
-        if report:
+    if report:
+        with as_run_error(report):
             write_whole(report, canonical_json(plain))
-            note(f"report {report}")
-    except OSError as error:
-        raise RunError(f"{report}: cannot be written: {error.strerror}") from error
+        note(f"report {report}")
     if attach:
         digest = attach_report(bundle, canonical_json(plain), compared.found.subject.covers)
         note(f"attached {digest}")
@@ -106,7 +107,30 @@ def compare_command(
     else:
         _show(compared)
     if compared.found.failures:
-        raise RunError("less exact than it must be:\n  " + "\n  ".join(compared.found.failures))
+        said = "less exact than it must be:\n  " + "\n  ".join(compared.found.failures)
+        if not json:
+            raise RunError(said)
+        note(said)  # programs have their one JSON document already
+        raise typer.Exit(RunError.exit_code)
+
+
+def _check_early(
+    packages: list[str], plot: Path | None, report: Path | None, *, attach_to: Path | None
+) -> None:
+    """Raise RequestError, RunError, BundleError now for what would fail after the runs."""
+    from wanc.bundle.store import check_destination
+    from wanc.compare.metrics import check_installed
+    from wanc.files import Reserved
+    from wanc.run.outputs import as_run_error
+
+    check_installed("wanc compare", *packages)
+    if plot and report and plot.resolve() == report.resolve():
+        raise RequestError(f"{plot}: --plot and --report need a name each")
+    for file in filter(None, (plot, report)):
+        with as_run_error(file), Reserved(file):
+            pass
+    if attach_to:
+        check_destination(attach_to)
 
 
 def _plain(compared: "Compared") -> dict[str, Any]:

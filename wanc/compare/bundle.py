@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from wanc.arrays import Array
+from wanc.bundle.config import VariantConfig
 from wanc.compare.reference import ReferenceRequest, load_pipeline, run_pipeline
 from wanc.compare.report import Subject, ThreeWay, compare, three_way, versions
 from wanc.compare.softmax_bound import StepBound, observe_softmax_bounds
@@ -16,7 +17,7 @@ from wanc.compare.trace import LATENTS, Recording
 from wanc.processes.world import Alone
 from wanc.progress import Progress
 from wanc.run.job import Job, make_job
-from wanc.run.load import choose
+from wanc.run.load import choose, fit_checkpoint
 from wanc.run.outputs import Files
 from wanc.run.pipeline import load_variant, sample
 from wanc.run.request import LoadRequest, RunRequest, check_request
@@ -62,6 +63,9 @@ def compare_with_bundle(
 
     In other precisions differences are shown, and not judged. Raises RequestError, RunError.
     """
+    config = _chosen(load, request)
+    other = replace(other, shape=str(config.variant.shape))
+    _chosen(other, request)
     ours = _show(load, request, progress)
     theirs = _show(other, replace(request, seed=ours.job.values.seed), progress)
     other_bundle = {"beside": theirs.subject.bundle}
@@ -74,10 +78,17 @@ def compare_with_bundle(
     return Compared(found=found)
 
 
+def _chosen(load: LoadRequest, request: RunRequest) -> VariantConfig:
+    """The variant that is to run; raises what can be known before it is loaded."""
+    _, selected = choose(load)
+    config = fit_checkpoint(selected, load.weights)
+    check_request(request, config)
+    return config
+
+
 def _show(load: LoadRequest, request: RunRequest, progress: Progress) -> _Shown:
     """Run a bundle, and record what it shows."""
-    _, config = choose(load)
-    check_request(request, config)
+    _chosen(load, request)
     recording = Recording()
     with ExitStack() as opened:
         loaded = load_variant(load, Alone(), progress)

@@ -115,7 +115,7 @@ def left(wanc: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_every=1,
     )
     assert outcome.error is not None
-    assert outcome.files == ["v.steps.safetensors"]
+    assert "v.steps.safetensors" in outcome.files
     return folder / "v.steps.safetensors"
 
 

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from tests.cpu.test_parity import WHOLE
 from tests.cpu.test_run import line
 from wanc.cli import main
-from wanc.run.text import token_embeddings
 from wanc.run.prompt import Tokenizer
+from wanc.run.text import token_embeddings
 
 TOPOLOGY = "tp2-cp2-cfg2"
 

@@ -12,6 +12,7 @@ from wanc.bundle.config import ProgramRecord, VariantConfig
 from wanc.bundle.store import Bundle, open_bundle
 from wanc.errors import BundleError, RefusedError, RequestError, RunError, WeightsError
 from wanc.machine import this_machine
+from wanc.plan.schedule import Stage
 from wanc.plan.text_encoder import EMBEDDING_NAMES
 from wanc.processes.world import Alone, World
 from wanc.run.memory import memory_requirement
@@ -190,6 +191,18 @@ def read_executable(
     return data
 
 
+def only_decoding(config: VariantConfig) -> VariantConfig:
+    """The config with what decodes latents alone: no other program, weight or memory is needed."""
+    stages = tuple(stage for stage in config.schedule.stages if _decodes(stage))
+    called = {call.program for stage in stages for call in stage.calls}
+    programs = tuple(record for record in config.programs if record.program.name in called)
+    return replace(config, schedule=replace(config.schedule, stages=stages), programs=programs)
+
+
+def _decodes(stage: Stage) -> bool:
+    return stage.name.startswith("vae_decode")
+
+
 def fit_checkpoint(config: VariantConfig, checkpoint: Path) -> VariantConfig:
     """The config with the checkpoint's own sampling defaults, which no program depends on.
 
@@ -231,15 +244,16 @@ def differences(ours: Model, theirs: Model) -> list[str]:
 
 def open_checkpoint(config: VariantConfig, checkpoint: Path) -> dict[str, Component]:
     """The components that the schedule takes weights from, checked against the ABI."""
+    reads_text = any(not _decodes(stage) for stage in config.schedule.stages)
     used = (call.component for call in calls(config.schedule))
-    components = open_components(checkpoint, list(dict.fromkeys(["text_encoder", *used])))
+    names = [*(["text_encoder"] if reads_text else []), *used]
+    components = open_components(checkpoint, list(dict.fromkeys(names)))
     programs = {record.program.name: record.program for record in config.programs}
-    text = config.model.text_encoder
-    table = Need(
-        component="text_encoder", names=EMBEDDING_NAMES, shape=(text.vocabulary, text.width)
-    )
     needs = schedule_needs(config.schedule, programs)
-    check_weights(components, [*needs, table], unused=UNUSED)
+    if reads_text:
+        rows = (config.model.text_encoder.vocabulary, config.model.text_encoder.width)
+        needs.append(Need(component="text_encoder", names=EMBEDDING_NAMES, shape=rows))
+    check_weights(components, needs, unused=UNUSED)
     return components
 
 

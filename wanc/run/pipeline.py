@@ -22,7 +22,7 @@ from wanc.run.agreement import check_latents, check_noise
 from wanc.run.condition import Condition, condition_frames, condition_of
 from wanc.run.guards import check_finite, check_pixels
 from wanc.run.job import Job, Loaded, about, as_saved, images_digest, make_job
-from wanc.run.load import choose, fit_checkpoint, load
+from wanc.run.load import choose, fit_checkpoint, load, only_decoding
 from wanc.run.outputs import Files
 from wanc.run.prompt import Tokenizer
 from wanc.run.record import RunRecord
@@ -57,6 +57,8 @@ def load_variant(request: LoadRequest, world: World, progress: Progress) -> Load
     started = time.monotonic()
     bundle, selected = choose(request)
     config = fit_checkpoint(selected, request.weights)
+    if request.decode_only:
+        config = only_decoding(config)
     progress.note(f"variant {config.variant}")
     check_agreement(world, "bundle and variant", f"{bundle.digest} {config.variant}")
     with ExitStack() as undo:
@@ -69,7 +71,7 @@ def load_variant(request: LoadRequest, world: World, progress: Progress) -> Load
         tokenizer = None if request.decode_only else Tokenizer(request.weights)
         if not request.decode_only:
             load_scheduler()
-        prepare(session, progress, vae_ranks=request.vae_ranks, decode_only=request.decode_only)
+        prepare(session, progress, request.vae_ranks)
         undo.pop_all()
     return Loaded(
         bundle=bundle,
@@ -112,19 +114,9 @@ def make_video(loaded: Loaded, job: Job) -> RunRecord:
     )
 
 
-def prepare(
-    session: Session,
-    progress: Progress,
-    *,
-    vae_ranks: int | None = None,
-    decode_only: bool = False,
-) -> None:
-    """Load every executable and every weight that is wanted onto its ranks."""
-    stages = [
-        stage
-        for stage in session.config.schedule.stages
-        if not decode_only or stage.name.startswith("vae_decode")
-    ]
+def prepare(session: Session, progress: Progress, vae_ranks: int | None = None) -> None:
+    """Load every executable and every weight onto its ranks."""
+    stages = session.config.schedule.stages
     tile_ranks = sorted(set(vae.tile_ranks(session, vae_ranks)))
     with progress.task("load", len(stages)) as task:
         for stage in stages:
@@ -156,7 +148,7 @@ def sample(loaded: Loaded, job: Job) -> Generation:
 def final_latents(loaded: Loaded, job: Job) -> Tensor:
     """Latents [1, C, F, H, W] of a prompt and of images, or those that an earlier run saved."""
     if job.request.latents and job.saved:
-        job.saved.check_latents(loaded.session.config)
+        job.saved.check_whole(loaded.session.config, job.values)
         job.clock.noise_digest = job.saved.noise
         job.clock.latents_digest = check_latents(loaded.session, job.saved.latents, "the last step")
         return job.saved.latents

@@ -192,6 +192,8 @@ def _check_images(request: RunRequest, config: VariantConfig) -> None:
         raise RequestError(f"{variant} takes a first image and no last one: leave --last-image out")
     if task == "i2v" and request.image is None:
         raise RequestError(f"{variant} makes videos from an image: give --image")
+    if config.variant.shape.frames == 1 and request.last_image is not None:
+        raise RequestError(f"{variant} has one frame, which is --image: leave --last-image out")
     fit = _one_of("fit", request.fit, FITS)
     if request.fit is not None and not request.images:
         raise RequestError(f"fit {fit}: there is no image to fit: leave it out")

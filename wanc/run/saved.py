@@ -100,6 +100,15 @@ class Saved:
             )
         return size
 
+    def check_whole(self, config: VariantConfig, values: SamplingValues) -> None:
+        """Raise RequestError for latents of another variant, or with steps still to come."""
+        self.check_latents(config)
+        if self.step < values.steps:
+            raise RequestError(
+                f"the latents are those after step {self.step} of {values.steps}, which are mostly "
+                "noise: `wanc run --resume` goes on with the steps"
+            )
+
     def check(self, config: VariantConfig, values: SamplingValues, images: str = "") -> Any:
         """The scheduler to go on with; raises RequestError where the variant is not its own.
 

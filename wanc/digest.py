@@ -2,10 +2,9 @@
 
 import hashlib
 import json
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
-
-_CHUNK_BYTES = 1 << 20
 
 
 def canonical_json(value: Any) -> bytes:
@@ -27,9 +26,11 @@ def of_json(value: Any) -> str:
 
 
 def of_file(path: Path) -> str:
-    """Digest of a file's bytes, read in chunks."""
-    state = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            state.update(chunk)
-    return "sha256:" + state.hexdigest()
+    """Digest of a file's bytes; raises OSError."""
+    with path.open("rb") as stream:
+        return of_stream(stream)
+
+
+def of_stream(stream: BufferedReader | FileIO) -> str:
+    """Digest of what is left of an open file, which is never in memory whole; raises OSError."""
+    return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

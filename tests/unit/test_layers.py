@@ -11,7 +11,7 @@ LAYERS = [
     {"spec", "cache", "processes"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
-    {"trace", "runtime", "targets"},
+    {"trace", "runtime", "targets", "verify"},
     {"lower", "run"},
     {"build", "compare"},
     {"compile", "doctor", "api", "worker"},
@@ -27,6 +27,7 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "weights": {"run"},
     "run": {"api", "compare", "worker", "cli"},
     "compare": {"cli"},
+    "verify": {"cli"},
     "api": set(),  # of users
     "worker": set(),  # a process of its own
     "doctor": {"cli"},
@@ -37,7 +38,10 @@ ONLY = {  # who may import it, where the layer alone is too wide
 }
 NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
-    for side in ("run", "runtime", "bundle", "weights", "processes", "api", "worker", "compare")
+    for side in (
+        *("run", "runtime", "bundle", "weights", "processes", "api", "worker"),
+        *("compare", "verify"),
+    )
 }  # the run side knows only the bundle
 
 

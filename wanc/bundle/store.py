@@ -57,7 +57,7 @@ class Bundle:
 
     def read(self, blob: Blob) -> bytes:
         """A blob's bytes; raises BundleError where it is missing or not what it says."""
-        return _read_blob(self.path, blob.digest, blob.size_bytes)
+        return read_blob(self.path, blob.digest, blob.size_bytes)
 
 
 def open_bundle(path: Path) -> Bundle:
@@ -65,7 +65,7 @@ def open_bundle(path: Path) -> Bundle:
     entry = _bundle_entry(path)
     data = read_json_blob(path, entry)
     index = oci.parse(data, f"{path}: bundle index")
-    _check_index_format(index, path)
+    check_index_format(index, path)
     manifests = oci.descriptors(index, "manifests", f"{path}: bundle index")
     variants = tuple(_open_variant(path, manifest) for manifest in manifests)
     if not variants:
@@ -194,7 +194,8 @@ def index_entries(path: Path) -> list[Descriptor]:
     return oci.descriptors(oci.parse(_read_small(file), str(file)), "manifests", str(file))
 
 
-def _check_index_format(index: dict[str, object], path: Path) -> None:
+def check_index_format(index: dict[str, object], path: Path) -> None:
+    """Raise BundleError where the index is of a format that this version does not read."""
     annotations = index.get("annotations")
     version = annotations.get(FORMAT_ANNOTATION) if isinstance(annotations, dict) else None
     known = isinstance(version, str) and re.fullmatch("[0-9]{1,9}", version)
@@ -227,7 +228,7 @@ def read_json_blob(path: Path, descriptor: Descriptor) -> bytes:
     """A blob that is JSON, its digest checked; raises BundleError."""
     if descriptor.size > MAX_JSON_BYTES:
         raise BundleError(f"{path}: {descriptor.digest} says {descriptor.size} bytes of JSON")
-    return _read_blob(path, descriptor.digest, descriptor.size)
+    return read_blob(path, descriptor.digest, descriptor.size)
 
 
 def _read_small(path: Path) -> bytes:
@@ -236,8 +237,9 @@ def _read_small(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _read_blob(path: Path, digest: str, size: int) -> bytes:
-    file = _blob_path(path, digest)
+def read_blob(path: Path, digest: str, size: int) -> bytes:
+    """A blob's bytes, of a size and a digest; raises BundleError. Follows no link."""
+    file = blob_path(path, digest)
     try:
         if not stat.S_ISREG(file.lstat().st_mode):
             raise BundleError(f"{path}: blob {digest} is not a file but a link or a folder")
@@ -254,7 +256,8 @@ def _read_blob(path: Path, digest: str, size: int) -> bytes:
     return data
 
 
-def _blob_path(path: Path, digest: str) -> Path:
+def blob_path(path: Path, digest: str) -> Path:
+    """Where a blob lies."""
     return path / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
 
@@ -275,13 +278,16 @@ def _keyed(manifest: Descriptor) -> tuple[VariantKey, Descriptor]:
     return tuple(sorted(key.items())), manifest
 
 
+def variant_annotations(config: VariantConfig) -> dict[str, str]:
+    """What a variant's manifest and its entry in the index say of it."""
+    texts = {f"vnd.wanc.{name}": text for name, text in config.variant.texts().items()}
+    return {**texts, "vnd.wanc.model": config.model.name, STAGE_ANNOTATION: config.stage}
+
+
 def _put_variant(path: Path, new: NewVariant) -> Descriptor:
-    config, variant = new.config, new.config.variant
-    data = encode_config(config)
+    config, data = new.config, encode_config(new.config)
     put_blob(path, data)
-    annotations = {f"vnd.wanc.{name}": text for name, text in variant.texts().items()}
-    annotations["vnd.wanc.model"] = config.model.name
-    annotations[STAGE_ANNOTATION] = config.stage
+    annotations = variant_annotations(config)
     layers: dict[str, Descriptor] = {}
     for record in config.programs:
         for blob, media in (
@@ -306,7 +312,7 @@ def _put_variant(path: Path, new: NewVariant) -> Descriptor:
 def put_blob(path: Path, data: bytes) -> str:
     """Write a blob, where it is not there, and return its digest; raises OSError."""
     digest = of_bytes(data)
-    file = _blob_path(path, digest)
+    file = blob_path(path, digest)
     if file.is_symlink() or not (file.is_file() and file.read_bytes() == data):
         write_whole(file, data)
     return digest

@@ -7,9 +7,10 @@ order in which compiler threads ended, and 9: the machine that the code is for {
 3: features}. Everything else is kept byte by byte.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from wanc.bundle.wire import BYTES, Field, damaged, fields_in, fields_of, record_of, text_of, varint
 from wanc.bundle.x86 import machine_flags, missing_features
 from wanc.errors import BundleError
 
@@ -20,13 +21,11 @@ bits: so programs are compiled and run with this many on any machine."""
 TRIPLE = "x86_64-unknown-linux-gnu"
 
 _RESULT = 1
+_MODULE = 1
 _OPTIONS = 2
 _OBJECT_FILES = 8
 _OBJECT_FILE = 1
 _TARGET = 9
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
-_MAX_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +42,12 @@ class HostTarget:
 def target_of(executable: bytes) -> HostTarget:
     """The machine that the code is for; raises BundleError."""
     values = {}
-    for field in _fields(_result(executable).only(_TARGET)):
+    for field in fields_of(_result(executable).only(_TARGET)):
         if field.number in (1, 2, 3):
-            values[field.number] = _text(field)
+            values[field.number] = text_of(field)
     listed = values.get(3, "").split(",") if values.get(3) else []
     if any(feature[:1] not in ("+", "-") for feature in listed):
-        raise _damaged(f"features {values[3][:80]!r}")
+        raise damaged(f"features {values[3][:80]!r}")
     return HostTarget(
         triple=values.get(1, ""),
         cpu=values.get(2, ""),
@@ -63,9 +62,17 @@ def object_files(executable: bytes) -> list[bytes]:
         bytes(part.content)
         for field in result.fields
         if field.number == _OBJECT_FILES
-        for part in _fields(field)
+        for part in fields_of(field)
         if part.number == _OBJECT_FILE
     ]
+
+
+def module_of(executable: bytes) -> Field:
+    """The HLO module that the code was made of; raises BundleError."""
+    found = [f for f in fields_of(_result(executable).only(_MODULE)) if f.number == _MODULE]
+    if len(found) != 1:
+        raise damaged(f"{len(found)} HLO modules where one belongs")
+    return found[0]
 
 
 def canonical(executable: bytes) -> bytes:
@@ -83,9 +90,9 @@ def with_features(executable: bytes, features: frozenset[str]) -> bytes:
     result = _result(executable)
     stated = ",".join(f"+{feature}" for feature in sorted(features)).encode()
     kept = b"".join(
-        bytes(part.record) for part in _fields(result.only(_TARGET)) if part.number != 3
+        bytes(part.record) for part in fields_of(result.only(_TARGET)) if part.number != 3
     )
-    record = _record(_TARGET, kept + _record(3, stated))
+    record = record_of(_TARGET, kept + record_of(3, stated))
     return result.with_records(lambda field: record if field.number == _TARGET else None)
 
 
@@ -109,120 +116,43 @@ def check_features(executable: bytes, program: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    """One field of a message."""
-
-    number: int
-    wire: int
-    record: memoryview
-    """The whole field, tag and length too."""
-    content: memoryview
-
-
-@dataclass(frozen=True, slots=True)
 class _Result:
     """The result message, and what lies around it."""
 
     before: bytes
-    fields: tuple[_Field, ...]
+    fields: tuple[Field, ...]
     after: bytes
 
-    def only(self, number: int) -> _Field:
+    def only(self, number: int) -> Field:
         """The one message of this number."""
         found = [field for field in self.fields if field.number == number]
-        if len(found) != 1 or found[0].wire != _BYTES:
-            raise _damaged(f"{len(found)} fields {number} where one message belongs")
+        if len(found) != 1 or found[0].wire != BYTES:
+            raise damaged(f"{len(found)} fields {number} where one message belongs")
         return found[0]
 
-    def with_records(self, replace: Callable[[_Field], bytes | None]) -> bytes:
+    def with_records(self, replace: Callable[[Field], bytes | None]) -> bytes:
         """The executable with some of the result's fields replaced, None for one that stays."""
         records = []
         for field in self.fields:
             record = replace(field)
             records.append(bytes(field.record) if record is None else record)
-        return self.before + _record(_RESULT, b"".join(records)) + self.after
+        return self.before + record_of(_RESULT, b"".join(records)) + self.after
 
 
 def _result(executable: bytes) -> _Result:
     data = memoryview(executable)
-    header_bytes, start = _varint(data, 0)
+    header_bytes, start = varint(data, 0)
     start += header_bytes
     if start > len(data):
-        raise _damaged(f"a header of {header_bytes} bytes in {len(data)} bytes")
-    parts = list(_fields_of(data[start:]))
+        raise damaged(f"a header of {header_bytes} bytes in {len(data)} bytes")
+    parts = list(fields_in(data[start:]))
     numbers = [field.number for field in parts]
     if numbers.count(_RESULT) != 1 or numbers.count(_OPTIONS) != 1:
-        raise _damaged(f"fields {numbers} where one {_RESULT} and one {_OPTIONS} belong")
+        raise damaged(f"fields {numbers} where one {_RESULT} and one {_OPTIONS} belong")
     at = numbers.index(_RESULT)
     before, after = parts[:at], parts[at + 1 :]
     return _Result(
         before=bytes(data[:start]) + b"".join(field.record for field in before),
-        fields=tuple(_fields(parts[at])),
+        fields=tuple(fields_of(parts[at])),
         after=b"".join(field.record for field in after),
     )
-
-
-def _fields(message: _Field) -> Iterator[_Field]:
-    """The fields of a field that is a message."""
-    if message.wire != _BYTES:
-        raise _damaged(f"field {message.number} is no message")
-    return _fields_of(message.content)
-
-
-def _fields_of(data: memoryview) -> Iterator[_Field]:
-    at = 0
-    while at < len(data):
-        start = at
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        content_at = at
-        if wire == _VARINT:
-            _, at = _varint(data, at)
-        elif wire == _BYTES:
-            size_bytes, content_at = _varint(data, at)
-            at = content_at + size_bytes
-        elif wire in _FIXED_BYTES:
-            at += _FIXED_BYTES[wire]
-        else:
-            raise _damaged(f"wire type {wire}")
-        if not number or at > len(data):
-            raise _damaged(f"field {number} ends at {at} of {len(data)} bytes")
-        yield _Field(number, wire, data[start:at], data[content_at:at])
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number and where it ends."""
-    value = 0
-    for i, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
-        value |= (byte & 127) << (7 * i)
-        if byte < 128:
-            return value, at + i + 1
-    raise _damaged("a number that does not end")
-
-
-def _record(number: int, content: bytes) -> bytes:
-    """A field that holds bytes."""
-    return _encoded(number << 3 | _BYTES) + _encoded(len(content)) + content
-
-
-def _encoded(value: int) -> bytes:
-    """A number as a varint."""
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _text(field: _Field) -> str:
-    if field.wire != _BYTES:
-        raise _damaged(f"field {field.number} of the target is no text")
-    try:
-        return str(field.content, "utf-8")
-    except UnicodeDecodeError as error:
-        raise _damaged(f"field {field.number} of the target: {error}") from None
-
-
-def _damaged(what: str) -> BundleError:
-    return BundleError(f"not an executable of XLA:CPU, or a damaged one: {what}")

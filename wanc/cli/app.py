@@ -16,6 +16,7 @@ from wanc.cli.plan import plan_command
 from wanc.cli.run import run_command
 from wanc.cli.terminal import emit
 from wanc.cli.tiny import tiny_command
+from wanc.cli.verify import verify_command
 from wanc.cli.weights import weights_app
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ app.command("plan")(plan_command)
 app.command("compile")(compile_command)
 app.command("inspect")(inspect_command)
 app.command("check")(check_command)
+app.command("verify")(verify_command)
 app.command("diff")(diff_command)
 app.command("run")(run_command)
 app.command("decode")(decode_command)

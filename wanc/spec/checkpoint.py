@@ -21,11 +21,11 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 _MAX_CONFIG_BYTES = 1 << 20
-_MOST = 1 << 24
+MOST = 1 << 24
 """Of any size that a config may state."""
 RESAMPLED = 8
 """Pixels to a latent row of three resamplers, without a patch."""
-_MOST_LAYERS = 1000
+MOST_LAYERS = 1000
 """Of anything that programs repeat; a plan of more would not end."""
 
 
@@ -169,7 +169,7 @@ class _Fields:
         self.where = where
         self.problems: list[str] = []
 
-    def whole(self, key: str, default: int | None = None, most: int = _MOST) -> int:
+    def whole(self, key: str, default: int | None = None, most: int = MOST) -> int:
         value = self.config.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             self._wrong(key, value, f"a positive whole number up to {most}")
@@ -214,7 +214,7 @@ def _transformer(fields: _Fields) -> Transformer:
         heads=fields.whole("num_attention_heads", 40),
         head_width=fields.whole("attention_head_dim", 128),
         ffn_width=fields.whole("ffn_dim", 13824),
-        layers=fields.whole("num_layers", 40, _MOST_LAYERS),
+        layers=fields.whole("num_layers", 40, MOST_LAYERS),
         in_channels=fields.whole("in_channels", 16),
         out_channels=fields.whole("out_channels", 16),
         text_width=fields.whole("text_dim", 4096),
@@ -234,7 +234,7 @@ def _text_encoder(fields: _Fields) -> TextEncoder:
         heads=fields.whole("num_heads"),
         head_width=fields.whole("d_kv"),
         ffn_width=fields.whole("d_ff"),
-        layers=fields.whole("num_layers", None, _MOST_LAYERS),
+        layers=fields.whole("num_layers", None, MOST_LAYERS),
         position_buckets=fields.whole("relative_attention_num_buckets", 32),
         max_distance_tokens=fields.whole("relative_attention_max_distance", 128),
         eps=fields.real("layer_norm_epsilon", 1e-6),
@@ -275,7 +275,7 @@ def _vae(fields: _Fields) -> Vae:
         base_width=base,
         decoder_base_width=base if decoder_base is None else fields.whole("decoder_base_dim"),
         width_multiples=multiples,
-        residual_blocks=fields.whole("num_res_blocks", 2, _MOST_LAYERS),
+        residual_blocks=fields.whole("num_res_blocks", 2, MOST_LAYERS),
         temporal_downsample=downsample,
         latents_mean=mean,
         latents_std=std,

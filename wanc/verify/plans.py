@@ -1,0 +1,71 @@
+"""A variant's config against the plan that its model, variant and options have today.
+
+Arithmetic on untrusted numbers: sizes that no plan would end on are findings, and so is whatever
+planning raises.
+"""
+
+import msgspec
+
+from wanc.bundle.config import VariantConfig
+from wanc.plan.plan import work_out
+from wanc.spec.checkpoint import MOST, MOST_LAYERS
+from wanc.verify.findings import Findings
+
+MOST_RANKS = 4096
+MOST_SIDE_PX = 16_384
+MOST_FRAMES = 100_000
+
+
+def check_plan(where: str, config: VariantConfig, found: Findings) -> None:
+    """Everything that follows from model, variant and options is what it follows to."""
+    if absurd := _absurd(config):
+        found.fault("plan", where, f"sizes that are not planned: {'; '.join(absurd)}")
+        return
+    try:
+        plan = work_out(config.model, config.variant, config.options)
+    except Exception as error:  # of numbers that fit their types and nothing else
+        found.fault("plan", where, f"cannot be planned: {type(error).__name__}: {error}")
+        return
+    programs = {record.program.name: record.program for record in config.programs}
+    for part in ("geometry", "tokens", "mesh", "tiles", "schedule"):
+        if getattr(plan, part) != getattr(config, part):
+            found.fault("plan", where, f"its {part} is not what the plan has")
+    for program in plan.programs:
+        mine = programs.pop(program.name, None)
+        if mine is None:
+            found.fault("plan", where, f"program {program.name} is not there")
+        elif differing := [
+            name
+            for name, value in msgspec.to_builtins(program).items()
+            if value != msgspec.to_builtins(getattr(mine, name))
+        ]:
+            listed = ", ".join(differing)
+            found.fault("plan", where, f"program {program.name} has another {listed} than planned")
+    for name in programs:
+        found.fault("plan", where, f"program {name} is not in the plan")
+
+
+def _absurd(config: VariantConfig) -> list[str]:
+    """Numbers that a plan would take too long or too much memory for."""
+    shape, topology = config.variant.shape, config.variant.topology
+    named = {
+        "width": (shape.width_px, MOST_SIDE_PX),
+        "height": (shape.height_px, MOST_SIDE_PX),
+        "frames": (shape.frames, MOST_FRAMES),
+        "tp": (topology.tp, MOST_RANKS),
+        "cp": (topology.cp, MOST_RANKS),
+        "cfg": (topology.cfg, MOST_RANKS),
+        "ranks": (topology.ranks, MOST_RANKS),
+    }
+    for name, part in (
+        ("transformer", config.model.transformer),
+        ("text encoder", config.model.text_encoder),
+        ("VAE", config.model.vae),
+    ):
+        for key, value in msgspec.to_builtins(part).items():
+            if type(value) is int:
+                most = MOST_LAYERS if key in ("layers", "residual_blocks") else MOST
+                named[f"{name} {key}"] = value, most
+    blocks = config.options.blocks_per_program
+    named["blocks per program"] = 1 if blocks is None else blocks, MOST_LAYERS
+    return [f"{name} {value}" for name, (value, most) in named.items() if not 1 <= value <= most]

@@ -22,6 +22,10 @@ def compare_command(
         Path | None,
         typer.Option("--with", help="Another bundle to compare with. [default: diffusers]"),
     ] = None,
+    with_topology: Annotated[
+        str | None,
+        typer.Option("--with-topology", help="Of that one, or of another variant of the bundle."),
+    ] = None,
     negative: options.Negative = None,
     image: options.FirstImage = None,
     last_image: options.LastImage = None,
@@ -65,6 +69,7 @@ def compare_command(
     from wanc.run.outputs import as_run_error
     from wanc.run.request import Guidance, LoadRequest, RunRequest
 
+    beside = bundle if beside is None and with_topology else beside
     if beside and (softmax_bound or attach):
         raise RequestError("--softmax-bound and --attach are of a comparison with diffusers")
     packages = ["skimage", *(["matplotlib"] if plot else []), *([] if beside else ["accelerate"])]
@@ -87,7 +92,13 @@ def compare_command(
         seed=seed,
     )
     if beside:
-        other = LoadRequest(bundle=beside, weights=weights, shape=shape, precision=precision)
+        other = LoadRequest(
+            bundle=beside,
+            weights=weights,
+            shape=shape,
+            topology=with_topology,
+            precision=precision,
+        )
         compared = compare_with_bundle(load, other, request, Terminal())
     else:
         compared = compare_with_diffusers(load, request, Terminal(), softmax_bounds=softmax_bound)

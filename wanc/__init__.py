@@ -2,7 +2,7 @@
 
 Vocabulary, used with one meaning in code, command line, log and docs:
 
-task        t2v | i2v
+task        t2v | i2v | ti2v: from text, from an image, from text with an image or none
 shape       WxHxF in pixels and video frames, as ``832x480x81``
 geometry    what follows from a shape: latent grid, tokens
 topology    ``tp4-cp8-cfg2``: the mesh axes tp, cp, cfg and their degrees
@@ -17,6 +17,8 @@ branch      a guidance branch: 0 conditioned on the prompt, 1 on the negative pr
 expert      high_noise | low_noise
 frame       a video frame; a latent frame is said in full
 latent      before VAE decode; pixels after
+condition   what experts see of images beside the noise: a mask and latents
+given       of a token or a latent frame: it is an image's, and not denoised
 tile        a VAE tile
 digest      sha256 of bytes
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def compare_command(
     bundle: options.BundlePath,
-    weights: options.Weights,
+    weights: Annotated[
+        Path, typer.Option("--weights", help="A checkpoint directory, as diffusers loads it.")
+    ],
     prompt: options.Prompt,
     beside: Annotated[
         Path | None,

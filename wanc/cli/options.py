@@ -70,7 +70,7 @@ Weights = Annotated[
 ]
 Output = Annotated[
     Path,
-    typer.Option("--output", "-o", help="The video to write; with --prompts, a folder for all."),
+    typer.Option("--output", "-o", help="The video to write; of run --prompts, their folder."),
 ]
 Prompt = Annotated[str, typer.Option("--prompt", help="What to show.")]
 Negative = Annotated[
@@ -115,7 +115,7 @@ FormatName = Annotated[
     ),
 ]
 Crf = Annotated[
-    int | None, typer.Option("--crf", help="Of mp4: 0, lossless, to 51, smallest. [default: 18]")
+    int | None, typer.Option("--crf", help="Of mp4: 0, best, to 51, smallest. [default: 18]")
 ]
 VaeRanks = Annotated[
     int | None,

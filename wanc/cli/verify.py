@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wanc.cli import options
-from wanc.cli.terminal import Terminal, count, emit, emit_json, size, table
+from wanc.cli.terminal import Terminal, count, emit, emit_json, note, size, table
 from wanc.errors import BundleError
 
 
@@ -40,4 +40,8 @@ def verify_command(
         read = f"{count(verified.blobs, 'blob')} of {size(verified.bytes)}"
         emit(f"{verified.bundle or bundle}: {count(verified.variants, 'variant')}, {read}")
     if faults:
-        raise BundleError(f"{bundle} is not sound: {count(len(faults), 'fault')}")
+        said = f"{bundle} is not sound: {count(len(faults), 'fault')}"
+        if not json:
+            raise BundleError(said)
+        note(said)  # programs have their one JSON document already
+        raise typer.Exit(BundleError.exit_code)

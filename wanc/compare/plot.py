@@ -49,7 +49,9 @@ def _title(found: ThreeWay) -> str:
     variant = " ".join(
         subject.variant[name] for name in ("task", "shape", "topology", "precision", "target")
     )
-    return f"{subject.model}: {variant}, against diffusers in fp32: {verdict}"
+    other = subject.versions.get("beside")
+    beside = f"bundle {other[7:19]}" if other else "diffusers in fp32"
+    return f"{subject.model}: {variant}, against {beside}: {verdict}"
 
 
 def _reports(found: ThreeWay) -> Iterator[tuple[str, Report, dict[str, Any]]]:

@@ -253,10 +253,9 @@ class Diffusers:
         import diffusers
 
         name = "WanImageToVideoPipeline" if from_images else "WanPipeline"
-        pipe = getattr(diffusers, name).from_pretrained(self.checkpoint, dtype=dtype)
+        dtypes = {"default": dtype, "vae": torch.float32} if from_images else dtype
+        pipe = getattr(diffusers, name).from_pretrained(self.checkpoint, dtype=dtypes)
         pipe.set_progress_bar_config(disable=True)
-        if from_images:
-            pipe.vae.to(torch.float32)
         return pipe
 
     def __call__(

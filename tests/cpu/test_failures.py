@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import wanc.compile as story
@@ -20,7 +19,6 @@ from tests.cpu.test_parity import WHOLE
 from tests.cpu.test_run import check_video, line
 from wanc.cli import main
 from wanc.errors import WancError
-from wanc.spec.model import EXPERT_COMPONENTS
 
 
 def fails(arguments: list[str], code: int, capsys: Any, *said: str) -> None:
@@ -110,43 +108,6 @@ def test_output_that_cannot_be_written_is_found_before_any_work(
     (tmp_path / "folder.mp4").mkdir()
     monkeypatch.setattr("wanc.run.pipeline.load", lambda *_: pytest.fail("work was begun"))
     fails(run_line(bundle, wanc.checkpoint, tmp_path / output), 6, capsys, output)
-
-
-def edit_tensor(checkpoint: Path, component: str, name: str, value: float) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    (file,) = (checkpoint / component).glob("*.safetensors")
-    tensors = load_file(file)
-    tensors[name] = np.full_like(tensors[name], value)
-    save_file(tensors, file, metadata={"format": "pt"})
-
-
-@pytest.mark.parametrize(
-    ("component", "tensor", "said"),
-    [
-        ("transformer", "proj_out.bias", ("step.high_noise", "step 1 of 4")),
-        (EXPERT_COMPONENTS["low_noise"], "proj_out.bias", ("step.low_noise", "step 4 of 4")),
-        ("text_encoder", "encoder.final_layer_norm.weight", ("text encoding",)),
-        ("vae", "decoder.conv_out.bias", ("decode", "tile 1 of 1")),
-    ],
-)
-def test_nan_weights_name_stage_and_step(
-    bundle: Path,
-    checkpoint: Path,
-    tmp_path: Path,
-    capsys: Any,
-    component: str,
-    tensor: str,
-    said: tuple[str, ...],
-) -> None:
-    edit_tensor(checkpoint, component, tensor, np.nan)
-    with pytest.raises(SystemExit) as ended:
-        main(run_line(bundle, checkpoint, tmp_path / "v.mp4"))
-    errors = capsys.readouterr().err
-    assert ended.value.code == 6
-    assert all(words in errors for words in said), errors
-    assert not list(tmp_path.glob("*.mp4"))
-    assert not list(tmp_path.glob(".new-*"))
 
 
 def test_truncated_weights(bundle: Path, checkpoint: Path, tmp_path: Path, capsys: Any) -> None:

@@ -18,6 +18,9 @@ from tests.cpu.test_parity import (
     difference,
 )
 
+pytestmark = pytest.mark.xdist_group("images")
+"""On one worker, for what they compile takes long."""
+
 CONDITION_TOLERANCE = 1e-4
 """Of the encoded image: one pass of convolutions in fp32, no loop that multiplies rounding."""
 

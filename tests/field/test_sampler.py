@@ -4,6 +4,7 @@ Each test names the public report that it retells.
 """
 
 import json
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ from tests.cpu.test_parity import LATENT_TOLERANCE, MASKED, PIXEL_TOLERANCE, dif
 from wanc.progress import Silent
 from wanc.run import pipeline
 from wanc.run.request import Guidance, RunRequest, sampling_values
-from wanc.run.sampler import make_scheduler
+from wanc.run.sampler import draw_noise, make_scheduler
+from wanc.run.session import Session
 from wanc.spec.checkpoint import read_checkpoint
 from wanc.spec.presets import (
     NEGATIVE_PROMPT,
@@ -108,6 +110,28 @@ def test_each_expert_has_its_own_guidance(wanc, tmp_path):
     assert [step["expert"] for step in record["steps"]] == ["high_noise"] * 3 + ["low_noise"]
 
 
+@pytest.mark.parametrize(
+    ("high", "low", "passes", "prompts"),
+    [(4.0, 3.0, 8, 2), (1.0, 3.0, 5, 2), (4.0, 1.0, 7, 2), (1.0, 0.5, 4, 1)],
+)
+def test_guidance_of_one_skips_the_unconditioned_pass(
+    wanc, monkeypatch, high, low, passes, prompts
+):
+    """Of that expert alone, which has three steps, or one. A call is counted as it is made."""
+    session, called = wanc.session(wanc.bundle(MASKED, "tp1")), Counter()
+    executable = Session._executable
+
+    def counted(self, program, ranks):
+        called[program.name] += 1
+        return executable(self, program, ranks)
+
+    monkeypatch.setattr(Session, "_executable", counted)
+    wanc.sample(session, guidance=Guidance(high=high, low=low))
+    session.engine.close()
+    assert called["dit_blocks"] == called["dit_head"] == passes
+    assert called["text_encoder"] == prompts
+
+
 def test_latents_of_every_step_are_diffusers_own(wanc, diffusers_result, monkeypatch):
     """vllm-project/vllm-omni #3116, #4306: output darker than the reference."""
     ours = []
@@ -147,6 +171,32 @@ def test_model_of_one_expert_runs(wanc, tmp_path):
     session.engine.close()
     assert difference(ours.latents, theirs.latents) < LATENT_TOLERANCE
     assert difference(ours.pixels, theirs.pixels) < PIXEL_TOLERANCE
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**64 - 1])
+def test_a_seed_draws_what_diffusers_draws(diffusers_result, seed):
+    """To the bit: fp32, the whole latent at once, on the CPU."""
+    pipe = diffusers_result.pipeline()
+    theirs = pipe.prepare_latents(
+        batch_size=1,
+        height=48,
+        width=80,
+        num_frames=9,
+        dtype=torch.float32,
+        generator=torch.Generator("cpu").manual_seed(seed),
+    )
+    ours = draw_noise(seed, (1, 16, 3, 6, 10))
+    assert ours.dtype == theirs.dtype
+    assert torch.equal(ours, theirs)
+
+
+def test_processes_share_the_seed_that_nobody_gave(wanc, tmp_path):
+    """Tencent-Hunyuan/HunyuanVideo-I2V #35, SkyworkAI/SkyReels-V2 #24: static from many ranks."""
+    bundle, video = wanc.bundle(MASKED, "cp2"), tmp_path / "v.mp4"
+    drawn = wanc.generate(bundle, video, seed=None, steps=1, processes=2)
+    seed = drawn["sampling"]["seed"]
+    again = wanc.generate(bundle, video, seed=seed, steps=1)
+    assert (again["noise"], again["latents"]) == (drawn["noise"], drawn["latents"])
 
 
 def test_values_not_given_are_said_recorded_and_repeat(wanc, tmp_path):

@@ -12,7 +12,7 @@ from wanc.cli import main
 from wanc.errors import RefusedError
 from wanc.plan.geometry import geometry
 from wanc.plan.mesh import Mesh
-from wanc.spec.presets import TINY, WAN22_T2V_A14B
+from wanc.spec.presets import TINY, WAN22_I2V_A14B, WAN22_T2V_A14B
 from wanc.spec.shape import Shape
 from wanc.spec.topology import Topology
 
@@ -71,15 +71,45 @@ def test_frames_other_than_4k_plus_1_name_the_nearest(refused):
     assert "frames 6 is not 4k+1; nearest are 5 and 9" in message
 
 
-@pytest.mark.parametrize("model", ["tiny", A14B])
+@pytest.fixture
+def refused_alike(refused):
+    """The one message of a refusal, for text and for image to video, tiny and published."""
+
+    def refused_alike(line: str, code: int) -> str:
+        told = {}
+        for text, image in (("tiny", "tiny-i2v"), (A14B, WAN22_I2V_A14B.name)):
+            for model in (text, image):
+                message = refused(f"--model {model} {line}", code)
+                told[model] = message.replace(model, "MODEL")
+            assert told[text] == told[image]
+        return told[A14B]
+
+    return refused_alike
+
+
 @pytest.mark.parametrize(
     ("shape", "nearest"),
     [("1920x1080x81", "height 1080"), ("210x128x5", "width 210"), ("208x127x5", "height 127")],
 )
-def test_odd_sizes_are_refused_not_rounded(refused, model, shape, nearest):
+def test_odd_sizes_are_refused_not_rounded(refused_alike, shape, nearest):
     """vllm-omni (source): 1920x1080 becomes 1072 in t2v and an error in i2v."""
-    message = refused(f"--model {model} --shape {shape}", 2)
+    message = refused_alike(f"--shape {shape}", 2)
     assert f"{nearest} is not a positive multiple of 16; nearest are" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("--shape 208x128x6", 2, "nearest are 5 and 9"),
+        ("--shape 208x128x5 --topology cfg3", 2, "cfg"),
+        ("--shape 208x128x5 --topology tp3", 3, "3 does not divide 40"),
+        ("--shape 208x128x5 --topology tp2-cp2 --max-ranks 3", 3, "4 ranks"),
+        ("--shape 208x128x5 --blocks-per-program 3", 3, "try 1, 2"),
+    ],
+)
+def test_text_and_image_to_video_have_the_same_rules(refused_alike, line, code, said):
+    """vllm-omni (source): what one task rounds is an error of the other."""
+    assert said in refused_alike(line, code)
 
 
 def test_nearest_of_1080_is_named(refused):

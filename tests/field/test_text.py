@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.cpu.test_parity import MASKED, TEXT_TOLERANCE, difference
-from wanc.run.prompt import Tokenizer
+from wanc.run.prompt import Tokenizer, clean_prompt
 
 pytestmark = pytest.mark.xdist_group("field-run")
 
@@ -63,6 +63,38 @@ def test_prompt_has_the_official_token_ids(diffusers_result, tiny_checkpoint):
     assert Tokenizer(tiny_checkpoint)(BROKEN).ids == tuple(official)
     assert Tokenizer(tiny_checkpoint)("It's & fine").ids == tuple(official)
     assert tokenizer(" ".join(BROKEN.split())).input_ids != official[:20]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "clean"),
+    [
+        ("  a \n\t cat\u3000on\xa0 a  mat ", "a cat on a mat"),
+        ("a < b &amp;lt; c &amp;amp;lt; d", "a < b < c &lt; d"),  # ftfy leaves these alone
+        ("&amp;nbsp;x&amp;nbsp;", "x"),
+        ("âœ” dÃ©jÃ\xa0 vu", "✔ déjà vu"),
+        ("“quoted”… ﬁne", '"quoted"… fine'),
+        ("一艘船，雨天", "一艘船,雨天"),
+        ("", ""),
+    ],
+    ids=["whitespace", "escapes", "escaped space", "mojibake", "ligature", "width", "nothing"],
+)
+def test_prompts_are_cleaned_as_the_official_code_does(prompt, clean):
+    """vllm-omni ``_prompt_clean`` (source). ftfy mends, HTML is unescaped twice, spaces are one."""
+    from diffusers.pipelines.wan.pipeline_wan import prompt_clean
+
+    assert clean_prompt(prompt) == prompt_clean(prompt) == clean
+
+
+def test_rows_past_each_prompt_s_own_end_are_zero(wanc):
+    """Per prompt, not per batch: a short prompt beside a longer negative one."""
+    prompts = "a cat", "a ship in a storm, " * 9
+    tokens = [Tokenizer(wanc.checkpoint)(prompt).real for prompt in prompts]
+    found = wanc.embeddings(wanc.denoiser(MASKED, "tp1"), prompt=prompts[0], negative=prompts[1])
+    assert found.shape == (2, 512, 64)
+    assert tokens[0] < tokens[1] // 2
+    for rows, real in zip(np.abs(found).max(axis=-1), tokens, strict=True):
+        assert rows[:real].min() > 0.1
+        assert not rows[real:].any()
 
 
 def test_ftfy_is_a_dependency():

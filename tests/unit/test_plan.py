@@ -7,7 +7,7 @@ import pytest
 
 from wanc.errors import RefusedError
 from wanc.plan.plan import Plan
-from wanc.spec.presets import TINY
+from wanc.spec.presets import TINY, TINY_MODELS
 from wanc.spec.target import TARGETS
 
 A14B = "wan2.2-t2v-a14b"
@@ -38,9 +38,10 @@ def test_every_rank_has_one_replica_and_the_vae_has_one_alone(plan):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("topology", ["tp1", "tp4-cp8-cfg2", "cp7"])
-def test_no_program_has_a_wide_or_complex_dtype(plan, precision, topology):
+@pytest.mark.parametrize("model", TINY_MODELS.values(), ids=lambda model: model.task)
+def test_no_program_has_a_wide_or_complex_dtype(plan, model, precision, topology):
     """huggingface/diffusers #10986: float64 RoPE on a device without it."""
-    planned = plan("432x240x33", topology, precision=precision, vae_tiles="diffusers")
+    planned = plan("448x256x33", topology, model=model, precision=precision, vae_tiles="diffusers")
     dtypes = {tensor.dtype for program in planned.programs for tensor in tensors(program)}
     dtypes |= {feed.dtype for feed in planned.schedule.feeds}
     assert dtypes == ({"float32"} if precision == "fp32" else NARROW)

@@ -191,6 +191,13 @@ def test_images_that_a_task_does_not_take(task, given, told):
     assert told in said
 
 
+def test_one_frame_is_the_first_image_alone():
+    config = replace(variant_of("208x128x1").config, model=TINY_MODELS["i2v"])
+    check_request(replace(REQUEST, image=IMAGE), config)
+    with pytest.raises(RequestError, match="has one frame, which is --image: leave --last-image"):
+        check_request(replace(REQUEST, image=IMAGE, last_image=LAST), config)
+
+
 @pytest.mark.parametrize("task", ["t2v", "ti2v"])
 def test_there_is_nothing_to_fit_without_an_image(task):
     assert refused(task, fit="pad").startswith("fit pad: there is no image to fit")

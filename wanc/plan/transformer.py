@@ -105,9 +105,7 @@ def embed_program(cut: TransformerCut) -> Program:
         ],
         inputs=[
             Tensor(name="tokens", shape=(1, cut.split.shard_tokens, cut.patch_width), dtype=dtype),
-            Tensor(
-                name="timestep", shape=(cut.timesteps, model.frequency_width), dtype="float32"
-            ),
+            Tensor(name="timestep", shape=(cut.timesteps, model.frequency_width), dtype="float32"),
         ],
         outputs=[_hidden(cut), _time(cut), _modulation(cut)],
     )

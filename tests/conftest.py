@@ -92,7 +92,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
     @lru_cache
     def made(shape: str) -> tuple[Path, Path]:
         width, height, _ = map(int, shape.split("x"))
-        down, across = np.mgrid[0:1 : height * 1j, 0:1 : width * 1j]
+        down, across = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
         first = np.stack([across, down, 1 - across * down], -1)
         last = np.stack([1 - down, 0.5 + 0.5 * np.sin(9 * across), down * across], -1)
         paths = folder / f"{shape}-first.png", folder / f"{shape}-last.png"

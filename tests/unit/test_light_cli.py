@@ -1,4 +1,4 @@
-"""`wanc --help`, `plan`, `inspect` and `check` really run without a framework or a compiler."""
+"""`wanc --help`, `plan`, `inspect`, `check` and `verify` really run without a framework or a compiler."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from tests.doubles import neuronx_cc
+from tests.sound import write_sound
 from tests.unit.test_check import runnable
 from wanc.bundle.store import write_bundle
 
@@ -22,6 +23,8 @@ LIGHT = [
     "inspect {bundle} 1 dit_blocks",
     "inspect {bundle} --json",
     "inspect {neff}",
+    "verify {sound}",
+    "verify {sound} --json",
     "check {runnable}",
     "check {runnable} --json",
     "check {runnable} --weights {checkpoint}",
@@ -68,11 +71,12 @@ def files(bundle, made, tiny_checkpoint):
     stage.write_text(STAGE)
     interface = {"input": [("input0", 4)], "output": [("output0", 4)]}
     neff.write_bytes(neuronx_cc.neff(interface, {}))
-    named = {"bundle": bundle, "stage": stage, "neff": neff}
+    sound = write_sound(bundle.with_name("sound"), made().config)
+    named = {"bundle": bundle, "stage": stage, "neff": neff, "sound": sound}
     return named | {"runnable": here, "checkpoint": tiny_checkpoint}
 
 
-@pytest.mark.parametrize("line", LIGHT)  # add verify with it
+@pytest.mark.parametrize("line", LIGHT)
 def test_command_stays_light(line, files):
     words = [word.format(**files) for word in line.split()]
     run = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True)

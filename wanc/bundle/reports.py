@@ -26,7 +26,7 @@ REPORT_TYPE = "application/vnd.wanc.report.v1+json"
 COVERS_ANNOTATION = "vnd.wanc.report.covers"
 """StableHLO digests, joined by commas."""
 
-_COVERS = re.compile(r"sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*")
+COVERS = re.compile(r"sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +91,7 @@ def _read(path: Path, entry: Descriptor) -> Attached:
     covers = entry.annotations[COVERS_ANNOTATION]
     value = oci.parse(read_json_blob(path, entry), where)
     layers = oci.descriptors(value, "layers", where)
-    if (
-        value.get("artifactType") != REPORT_TYPE
-        or len(layers) != 1
-        or not _COVERS.fullmatch(covers)
-    ):
+    if value.get("artifactType") != REPORT_TYPE or len(layers) != 1 or not COVERS.fullmatch(covers):
         raise BundleError(f"{where}: is no report of wanc's, or a damaged one")
     return Attached(
         digest=layers[0].digest,

@@ -232,9 +232,12 @@ def read_json_blob(path: Path, descriptor: Descriptor) -> bytes:
 
 
 def _read_small(path: Path) -> bytes:
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise BundleError(f"{path}: larger than {MAX_JSON_BYTES} bytes")
-    return path.read_bytes()
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise BundleError(f"{path}: larger than {MAX_JSON_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def read_blob(path: Path, digest: str, size: int) -> bytes:
@@ -243,14 +246,14 @@ def read_blob(path: Path, digest: str, size: int) -> bytes:
     try:
         if not stat.S_ISREG(file.lstat().st_mode):
             raise BundleError(f"{path}: blob {digest} is not a file but a link or a folder")
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+            seen = os.fstat(stream.fileno()).st_size
+            if seen != size:
+                raise BundleError(f"{path}: blob {digest} has {seen} bytes; needs {size}")
+            data = stream.read()
     except OSError as error:
-        raise BundleError(f"{path}: blob {digest} is missing: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as stream:
-        seen = os.fstat(stream.fileno()).st_size
-        if seen != size:
-            raise BundleError(f"{path}: blob {digest} has {seen} bytes; needs {size}")
-        data = stream.read()
+        what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+        raise BundleError(f"{path}: blob {digest} {what}: {error.strerror}") from error
     if of_bytes(data) != digest:
         raise BundleError(f"{path}: blob {digest} is damaged: its bytes are {of_bytes(data)}")
     return data

@@ -33,7 +33,7 @@ def verify_command(
     else:
         if verified.findings:
             rows = [
-                ("fault" if f.is_fault else "notice", f.kind, f"{f.where}: {f.what}")
+                ("fault" if f.is_fault else "notice", f.kind, _plain(f"{f.where}: {f.what}"))
                 for f in verified.findings
             ]
             table("Findings", ("", "of", "what"), rows)
@@ -45,3 +45,10 @@ def verify_command(
             raise BundleError(said)
         note(said)  # programs have their one JSON document already
         raise typer.Exit(BundleError.exit_code)
+
+
+def _plain(text: str) -> str:
+    """Text of a bundle, with no letter that a terminal would obey."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text
+    )

@@ -7,11 +7,13 @@ import os
 import re
 import stat
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
 
 from wanc.bundle import oci
 from wanc.bundle.store import blob_path
 from wanc.digest import of_stream
+from wanc.errors import BundleError
 from wanc.files import UNFINISHED
 from wanc.progress import Progress
 from wanc.verify.findings import Findings
@@ -30,10 +32,20 @@ def check_layout(path: Path, found: Findings) -> bool:
     for name in (*_TOP, "blobs/sha256"):
         _check_kind(path / name, name, found, folder=name.startswith("blobs"))
     if len(found.all) == faults:
-        said = _read(path / "oci-layout", _MOST_LAYOUT_BYTES)
-        if said.strip() != oci.LAYOUT:
-            found.fault("layout", "oci-layout", f"is {said[:80]!r}; needs {oci.LAYOUT.decode()}")
+        _check_version(path / "oci-layout", found)
     return len(found.all) == faults
+
+
+def _check_version(file: Path, found: Findings) -> None:
+    try:
+        with file.open("rb") as stream:
+            said = stream.read(_MOST_LAYOUT_BYTES)
+        if oci.parse(said, file.name) != oci.parse(oci.LAYOUT, file.name):
+            found.fault("layout", file.name, f"is {said[:80]!r}; needs {oci.LAYOUT.decode()}")
+    except OSError as error:
+        found.fault("layout", file.name, f"cannot be read: {error.strerror}")
+    except BundleError as error:
+        found.fault("layout", file.name, str(error))
 
 
 def _check_kind(file: Path, name: str, found: Findings, *, folder: bool) -> None:
@@ -66,13 +78,14 @@ def check_folder(path: Path, references: References, found: Findings) -> None:
 
 
 def _listed(folder: Path, found: Findings) -> list[str]:
-    names = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            names.append(entry.name)
-            if len(names) > MOST_FILES:
-                found.fault("layout", folder.name, f"holds more than {MOST_FILES:,} files")
-                break
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            names += [entry.name for entry in islice(entries, MOST_FILES + 1)]
+    except OSError as error:
+        found.fault("layout", folder.name, f"cannot be listed: {error.strerror}")
+    if len(names) > MOST_FILES:
+        found.fault("layout", folder.name, f"holds more than {MOST_FILES:,} files")
     return sorted(names)
 
 
@@ -109,17 +122,17 @@ def _check_blob(path: Path, digest: str, sizes: dict[int, str]) -> tuple[int, st
     except OSError as error:
         named = ", ".join(sorted(set(sizes.values())))
         return 0, f"is missing, or a link: {error.strerror}; named by {named}"
-    with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):  # of a folder there is no stream to be made
             return 0, "is no regular file"
         for size_bytes, where in sizes.items():
             if size_bytes != status.st_size:
                 return 0, f"has {status.st_size} bytes; {where} says {size_bytes}"
-        seen = of_stream(stream)
+        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as stream:
+            seen = of_stream(stream)
+    except OSError as error:
+        return 0, f"cannot be read: {error.strerror}"
+    finally:
+        os.close(descriptor)
     return status.st_size, None if seen == digest else f"its bytes are {seen}"
-
-
-def _read(path: Path, most: int) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(most)

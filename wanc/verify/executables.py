@@ -3,6 +3,7 @@
 Knows the containers of each target, and nothing of what programs compute.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from wanc.bundle.neff import check_abi, read_neff
 from wanc.bundle.store import read_blob
 from wanc.bundle.xla_cpu import TRIPLE, target_of
 from wanc.bundle.xla_interface import check_interface
-from wanc.errors import BundleError
+from wanc.errors import BundleError, RefusedError
 from wanc.spec.target import target_facts
 from wanc.verify.findings import Findings
 
@@ -19,24 +20,29 @@ MAGIC = b"ML\xefR"
 """Of MLIR bytecode, in which StableHLO's portable artifacts are."""
 
 
-def check_executables(path: Path, where: str, config: VariantConfig, found: Findings) -> None:
-    """Each program's StableHLO and executable; a blob that is damaged is told of elsewhere."""
+def check_executables(
+    path: Path, where: str, config: VariantConfig, sound: Mapping[str, int], found: Findings
+) -> None:
+    """Each program's StableHLO and executable, of blobs that are sound, by digest their sizes.
+
+    A config's digests are text: what is no sound blob is not looked for, and is told of elsewhere.
+    """
     for record in config.programs:
         at = f"{where}, program {record.program.name}"
-        stablehlo = _read(path, record.stablehlo)
+        stablehlo = _read(path, record.stablehlo, sound)
         if stablehlo is not None and not stablehlo.startswith(MAGIC):
             found.fault("executable", at, "its StableHLO is no MLIR bytecode")
-        data = _read(path, record.executable)
+        data = _read(path, record.executable, sound)
         if data is None:
             continue
         try:
             _check(data, record, config, at)
-        except BundleError as error:
+        except (BundleError, RefusedError) as error:  # refused: the target is not known
             found.fault("executable", at, str(error))
 
 
-def _read(path: Path, blob: Blob | None) -> bytes | None:
-    if blob is None:
+def _read(path: Path, blob: Blob | None, sound: Mapping[str, int]) -> bytes | None:
+    if blob is None or sound.get(blob.digest) != blob.size_bytes:
         return None
     try:
         return read_blob(path, blob.digest, blob.size_bytes)

@@ -4,11 +4,15 @@ Arithmetic on untrusted numbers: sizes that no plan would end on are findings, a
 planning raises.
 """
 
+from typing import Any
+
 import msgspec
 
 from wanc.bundle.config import VariantConfig
+from wanc.digest import canonical_json
 from wanc.plan.plan import work_out
 from wanc.spec.checkpoint import MOST, MOST_LAYERS
+from wanc.spec.model import EXPERT_COMPONENTS
 from wanc.verify.findings import Findings
 
 MOST_RANKS = 4096
@@ -21,6 +25,11 @@ def check_plan(where: str, config: VariantConfig, found: Findings) -> None:
     if absurd := _absurd(config):
         found.fault("plan", where, f"sizes that are not planned: {'; '.join(absurd)}")
         return
+    vae = config.model.vae
+    for numbers in ("latents_mean", "latents_std"):
+        if (seen := len(getattr(vae, numbers))) != vae.z_channels:
+            needed = f"the VAE has {vae.z_channels} channels"
+            found.fault("plan", where, f"{numbers} has {seen} numbers; {needed}")
     try:
         plan = work_out(config.model, config.variant, config.options)
     except Exception as error:  # of numbers that fit their types and nothing else
@@ -37,12 +46,17 @@ def check_plan(where: str, config: VariantConfig, found: Findings) -> None:
         elif differing := [
             name
             for name, value in msgspec.to_builtins(program).items()
-            if value != msgspec.to_builtins(getattr(mine, name))
+            if not _is_same(value, msgspec.to_builtins(getattr(mine, name)))
         ]:
             listed = ", ".join(differing)
             found.fault("plan", where, f"program {program.name} has another {listed} than planned")
     for name in programs:
         found.fault("plan", where, f"program {name} is not in the plan")
+
+
+def _is_same(planned: Any, seen: Any) -> bool:
+    """Whether JSON values are: 1, 1.0 and True are three. What is not equal may be too deep."""
+    return bool(planned == seen) and canonical_json(planned) == canonical_json(seen)
 
 
 def _absurd(config: VariantConfig) -> list[str]:
@@ -66,6 +80,7 @@ def _absurd(config: VariantConfig) -> list[str]:
             if type(value) is int:
                 most = MOST_LAYERS if key in ("layers", "residual_blocks") else MOST
                 named[f"{name} {key}"] = value, most
+    named["number of experts"] = len(config.model.experts), len(EXPERT_COMPONENTS)
     blocks = config.options.blocks_per_program
     named["blocks per program"] = 1 if blocks is None else blocks, MOST_LAYERS
     return [f"{name} {value}" for name, (value, most) in named.items() if not 1 <= value <= most]

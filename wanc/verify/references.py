@@ -10,7 +10,7 @@ from typing import Any
 from wanc.bundle import oci
 from wanc.bundle.config import VariantConfig, decode_config
 from wanc.bundle.oci import Descriptor
-from wanc.bundle.reports import COVERS_ANNOTATION, REPORT_TYPE
+from wanc.bundle.reports import COVERS, COVERS_ANNOTATION, REPORT_TYPE
 from wanc.bundle.store import (
     STAGE_ANNOTATION,
     check_index_format,
@@ -20,16 +20,12 @@ from wanc.bundle.store import (
     variant_annotations,
 )
 from wanc.errors import BundleError
+from wanc.spec.target import TARGETS
 from wanc.verify.findings import Findings
 
-_LAYER_TYPES = frozenset(
-    {
-        oci.STABLEHLO,
-        oci.EMPTY,
-        "application/vnd.wanc.program.xla-cpu.v1",
-        "application/vnd.wanc.program.neff.v1",
-    }
-)
+_XLA_CPU = "application/vnd.wanc.program.xla-cpu.v1"
+_NEFF = "application/vnd.wanc.program.neff.v1"
+_LAYER_TYPES = frozenset({oci.STABLEHLO, oci.EMPTY, _XLA_CPU, _NEFF})
 MOST_MANIFESTS = 10_000
 
 
@@ -133,7 +129,7 @@ def _check_layers(
 ) -> None:
     """Every blob that the config names is a layer, of the right type, and no other is."""
     named = {blob.digest: blob for blob in config_blobs(config)}
-    stablehlo = {r.stablehlo.digest for r in config.programs if r.stablehlo}
+    types = _types(config)
     listed = {layer.digest: layer for layer in layers}
     for digest, blob in named.items():
         layer = listed.get(digest)
@@ -141,11 +137,28 @@ def _check_layers(
             needed = f"its config names {digest}, {blob.size_bytes} bytes"
             said = "no layer does" if layer is None else f"a layer says {layer.size}"
             found.fault("reference", at, f"{needed}; {said}")
-        elif (layer.media_type == oci.STABLEHLO) is not (digest in stablehlo):
-            found.fault("reference", at, f"{digest} is a layer of type {layer.media_type!r}")
+        elif layer.media_type in _LAYER_TYPES and layer.media_type not in types[digest]:
+            needed = " or ".join(sorted(types[digest]))
+            said = f"{digest} is a layer of type {layer.media_type!r}; needs {needed}"
+            found.fault("reference", at, said)
     for digest, layer in listed.items():
         if digest not in named and layer.media_type != oci.EMPTY:
             found.fault("reference", at, f"layer {digest} is of no program")
+
+
+def _types(config: VariantConfig) -> dict[str, set[str]]:
+    """By digest, the media types that a layer of it may have."""
+    facts = TARGETS.get(config.variant.target)
+    executable = _NEFF if facts and facts.accelerator else _XLA_CPU
+    types: dict[str, set[str]] = {}
+    for record in config.programs:
+        for blob, media_type in (
+            (record.stablehlo, oci.STABLEHLO),
+            (record.executable, executable),
+        ):
+            if blob:
+                types.setdefault(blob.digest, set()).add(media_type)
+    return types
 
 
 def _check_annotations(
@@ -172,5 +185,7 @@ def _walk_report(path: Path, entry: Descriptor, references: References, found: F
         references.add(descriptor, at)
     if manifest.get("artifactType") != REPORT_TYPE or len(layers) != 1:
         found.fault("report", at, f"needs artifactType {REPORT_TYPE} and one layer")
+    if not COVERS.fullmatch(entry.annotations[COVERS_ANNOTATION]):
+        found.fault("report", at, "what it covers are no digests, joined by commas")
     if manifest.get("annotations") != entry.annotations:
         found.fault("report", at, "index.json's annotations are not those of its manifest")

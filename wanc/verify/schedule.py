@@ -4,6 +4,8 @@ Every input is there when it is wanted, in the right shape and dtype, for every 
 wants it; what a call donates is not used again. Knows records, and nothing of Wan.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -15,6 +17,10 @@ from wanc.spec.topology import AXES, GUIDANCE_BRANCHES
 from wanc.verify.findings import Findings
 
 MOST_CALLS = 100_000
+MOST_TENSORS = 1_000_000
+"""Of all calls together, weights too."""
+_LAYER = re.compile(r"\{(0|[1-9][0-9]{0,3})\}")
+"""What stands for one of a call's layers in a weight's name."""
 _BRANCHES = frozenset(range(GUIDANCE_BRANCHES))
 
 
@@ -42,13 +48,17 @@ def check_schedule(where: str, config: VariantConfig, found: Findings) -> None:
     if sum(len(stage.calls) for stage in stages) > MOST_CALLS:
         found.fault("schedule", where, f"more than {MOST_CALLS:,} calls")
         return
-    names = [stage.name for stage in stages]
-    for name in {name for name in names if names.count(name) > 1}:
-        found.fault("schedule", where, f"stage {name} stands twice")
+    programs = {record.program.name: record.program for record in config.programs}
+    tensors = {name: _tensors(program) for name, program in programs.items()}
+    if sum(tensors[call.program] for stage in stages for call in stage.calls) > MOST_TENSORS:
+        found.fault("schedule", where, f"calls of more than {MOST_TENSORS:,} tensors")
+        return
+    for name, times in Counter(stage.name for stage in stages).items():
+        if times > 1:
+            found.fault("schedule", where, f"stage {name} stands twice")
     feeds = {feed.name: feed for feed in config.schedule.feeds}
     if len(feeds) != len(config.schedule.feeds):
         found.fault("schedule", where, "two feeds have one name")
-    programs = {record.program.name: record.program for record in config.programs}
     if len(programs) != len(config.programs):
         found.fault("schedule", where, "two programs have one name")
     shared, tiles = _Scope(), dict[str, _Scope]()
@@ -59,6 +69,11 @@ def check_schedule(where: str, config: VariantConfig, found: Findings) -> None:
             scope = tiles.setdefault(half + suffix, _Scope())
         for fault in _stage_faults(stage, programs, feeds, scope, config):
             found.fault("schedule", f"{where}, stage {stage.name}", fault)
+
+
+def _tensors(program: Program) -> int:
+    """As many as each call of it is looked through for."""
+    return len(program.arguments) + len(program.outputs) + len(program.donated)
 
 
 def _stage_faults(
@@ -106,16 +121,25 @@ def _call_faults(
         elif binding.value is not None:
             yield from _value_faults(tensor, binding.value, scope, call, program)
             bound[tensor.name] = binding.value
-    given = dict(zip((output.name for output in program.outputs), call.outputs, strict=True))
+    yield from _donation_faults(program, bound, scope)
+
+
+def _donation_faults(program: Program, bound: dict[str, str], scope: _Scope) -> Iterator[str]:
+    """Of the values that inputs are bound to; those that are donated are gone."""
+    inputs = {tensor.name: tensor for tensor in program.inputs}
+    outputs = {tensor.name: tensor for tensor in program.outputs}
+    times = Counter(bound.values())
     for taken, becomes in program.donated.items():
-        value = bound.get(taken)
+        value, output = bound.get(taken), outputs.get(becomes)
         if value is None:
             yield f"donated input {taken} is not a value of an earlier call"
             continue
-        if list(bound.values()).count(value) > 1:
+        if times[value] > 1:
             yield f"{value!r} is donated, and an input twice"
-        if becomes not in given:
+        if output is None:
             yield f"donated input {taken} becomes {becomes}, which is no output"
+        elif (output.shape, output.dtype) != (inputs[taken].shape, inputs[taken].dtype):
+            yield f"donated input {taken} becomes {becomes}, which is of another shape or dtype"
         scope.gone.add(value)
 
 
@@ -124,7 +148,7 @@ def _layer_faults(call: Call, program: Program, config: VariantConfig) -> Iterat
     most = max(model.transformer.layers, model.text_encoder.layers)
     if any(not 0 <= layer < most for layer in layers) or len(set(layers)) != len(layers):
         yield f"layers {list(layers)[:8]}; the model has {most}"
-    wanted = {k for weight in program.weights for k in range(64) if f"{{{k}}}" in weight.tensor}
+    wanted = {int(k) for weight in program.weights for k in _LAYER.findall(weight.tensor)}
     if wanted and wanted != set(range(len(layers))):
         yield f"{len(layers)} layers, and its weights are of {len(wanted)}"
 
@@ -158,6 +182,8 @@ def _feed_faults(
         if fault:
             yield f"input {tensor.name}: feed {feed.name}: {fault}"
             return
+    if feed.dtype != tensor.dtype:
+        yield f"input {tensor.name} needs {tensor.dtype}; feed {feed.name} is {feed.dtype}"
     if prod(shape) != prod(tensor.shape):
         yield f"input {tensor.name} needs {list(tensor.shape)}; feed {feed.name} gives {shape}"
 

@@ -6,6 +6,7 @@ is untrusted: whatever is wrong is a finding, nothing outside the bundle is read
 followed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def verify_bundle(path: Path, *, jobs: int, progress: Progress) -> Verified:
     sizes = check_blobs(path, references, found, jobs, progress)
     with progress.task("verify variants", len(references.configs)) as task:
         for where, config in references.configs.items():
-            check_variant(path, where, config, found)
+            check_variant(path, where, config, sizes, found)
             task.advance(where)
     return Verified(
         bundle=references.bundle,
@@ -57,8 +58,10 @@ def verify_bundle(path: Path, *, jobs: int, progress: Progress) -> Verified:
     )
 
 
-def check_variant(path: Path, where: str, config: VariantConfig, found: Findings) -> None:
-    """A variant's config, and the executables of its programs."""
+def check_variant(
+    path: Path, where: str, config: VariantConfig, sound: Mapping[str, int], found: Findings
+) -> None:
+    """A variant's config, and the executables of its programs, as far as their blobs are sound."""
     check_schedule(where, config, found)
     check_plan(where, config, found)
-    check_executables(path, where, config, found)
+    check_executables(path, where, config, sound, found)

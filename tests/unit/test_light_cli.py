@@ -1,4 +1,4 @@
-"""`wanc --help`, `plan`, `inspect`, `check` and `verify` really run without a framework or a compiler."""
+"""`wanc --help`, `plan`, `inspect`, `check` and `verify` really run without a framework."""
 
 import subprocess
 import sys

@@ -286,7 +286,7 @@ def test_memory_that_a_waiting_call_reads_is_written_after_it(
 def test_single_programs_of_several_cores_run_at_once(
     start: Start, nrtpy: Nrtpy, toys: dict[str, Toy]
 ):
-    nrtpy.act_next(*["execute:slow 0.5"] * 4)
+    nrtpy.act_next(*["execute:slow 2"] * 4)
     engine = start()
     loaded = [on_cores(engine, toys["next"], ranks=(rank,)) for rank in RANKS]
     given = [engine.put(ones(8, rank), ranks=(rank,)) for rank in RANKS]
@@ -295,7 +295,7 @@ def test_single_programs_of_several_cores_run_at_once(
     results = [engine.call(loaded[rank], [given[rank]] * 2)[0] for rank in RANKS]
     for rank in RANKS:
         assert (engine.fetch(results[rank], rank=rank) == 2 * rank).all()
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 7, "one after the other takes eight seconds"
 
 
 def test_call_names_every_input_that_does_not_fit(start: Start, toys: dict[str, Toy]):

@@ -159,7 +159,7 @@ def check_end(outcome: Outcome, process: int, number: Any) -> None:
     assert said in str(outcome.error)
     assert outcome.seconds < IN_TIME_SECONDS
     assert outcome.alive == []
-    assert outcome.files == []
+    assert set(outcome.files) <= {"v.latents.safetensors"}  # once they are final: to go on from
 
 
 @pytest.mark.soak

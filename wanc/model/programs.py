@@ -33,15 +33,15 @@ def graph_of(program: Program) -> Graph:
         case "dit_head":
             return HeadGraph(**how)
         case "vae_encode_first" | "vae_encode_rest":
-            return encode_graph(**how, **_caches(program))
+            return encode_graph(**how, cache_shapes=_cache_shapes(program))
         case "vae_decode_first" | "vae_decode_rest":
-            return decode_graph(**how, **_caches(program))
+            first = program.kind.endswith("first")
+            return decode_graph(**how, cache_shapes=_cache_shapes(program), first=first)
     raise AssertionError(f"no graph of kind {program.kind}")
 
 
-def _caches(program: Program) -> dict[str, Any]:
-    shapes = [tensor.shape for tensor in program.outputs[1:]]
-    return {"cache_shapes": shapes, "first": program.kind.endswith("first")}
+def _cache_shapes(program: Program) -> list[tuple[int, ...]]:
+    return [tensor.shape for tensor in program.outputs[1:]]
 
 
 def call_graph(graph: Graph, program: Program, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -5,13 +5,18 @@ are what an absent frame means, so ``first`` pads every cache to its full size, 
 ``rest`` is one program for all later latent frames.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wanc.model.weights import Weights
+
+Compute = Callable[[Any, Tensor, list[Any]], Tensor]
+"""(AutoencoderKLWan, what is taken, its caches in diffusers' slots) -> what is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +31,13 @@ class VaeGraph:
         return outputs
 
 
-def encode_graph(
-    *, base_width: int, cache_shapes: list[tuple[int, ...]], first: bool, **built: Any
-) -> VaeGraph:
+def encode_graph(*, base_width: int, cache_shapes: list[tuple[int, ...]], **built: Any) -> VaeGraph:
     """pixels [1, 3, 1 or 4, h, w] -> moments [1, 2·C, 1, H, W]: mean, then logarithm of variance.
 
     Like decode_graph on diffusers' modules without memory.
     """
     vae = _meta_vae(base_dim=base_width, **built)
-    return VaeGraph(_Encoder(vae, cache_shapes, first=first))
+    return VaeGraph(_Half(vae, "encoder", _encode, cache_shapes))
 
 
 def decode_graph(
@@ -42,7 +45,7 @@ def decode_graph(
 ) -> VaeGraph:
     """latent [1, C, 1, H, W] -> pixels [1, 3, 1 or 4, h, w]."""
     vae = _meta_vae(base_dim=decoder_base_width, **built)
-    return VaeGraph(_Decoder(vae, cache_shapes, first=first))
+    return VaeGraph(_Half(vae, "decoder", partial(_decode, first=first), cache_shapes))
 
 
 def _meta_vae(
@@ -75,54 +78,41 @@ def _meta_vae(
 
 
 class _Half(nn.Module):
-    """One half of the VAE."""
+    """The encoder or the decoder, with what lies between it and latents or pixels."""
 
-    name: str
-
-    def __init__(self, vae: Any, cache_shapes: list[tuple[int, ...]], *, first: bool) -> None:
+    def __init__(
+        self, vae: Any, name: str, compute: Compute, cache_shapes: list[tuple[int, ...]]
+    ) -> None:
         super().__init__()
         self.vae = vae
+        self.name = name
+        self.compute = compute
         self.cache_shapes = cache_shapes
-        self.first = first
 
     def forward(self, taken: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
         slots: list[Any] = [None] * self.vae._cached_conv_counts[self.name]
         slots[: len(caches)] = caches
-        given = self.compute(taken, slots)
+        given = self.compute(self.vae, taken, slots)
         kept = zip(slots, self.cache_shapes, strict=False)
         return (given, *(_whole(cache, shape, taken) for cache, shape in kept))
 
-    def compute(self, taken: Tensor, slots: list[Any]) -> Tensor:
-        raise NotImplementedError
+
+def _encode(vae: Any, pixels: Tensor, slots: list[Any]) -> Tensor:
+    from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
+
+    places = patchify(pixels, vae.config.patch_size or 1)
+    moments: Tensor = vae.quant_conv(vae.encoder(places, feat_cache=slots, feat_idx=[0]))
+    return moments
 
 
-class _Encoder(_Half):
-    name = "encoder"
+def _decode(vae: Any, latent: Tensor, slots: list[Any], *, first: bool) -> Tensor:
+    from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 
-    def compute(self, taken: Tensor, slots: list[Any]) -> Tensor:
-        from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
-
-        places = patchify(taken, self.vae.config.patch_size or 1)
-        moments: Tensor = self.vae.quant_conv(
-            self.vae.encoder(places, feat_cache=slots, feat_idx=[0])
-        )
-        return moments
-
-
-class _Decoder(_Half):
-    name = "decoder"
-
-    def compute(self, taken: Tensor, slots: list[Any]) -> Tensor:
-        from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
-
-        places = self.vae.decoder(
-            self.vae.post_quant_conv(taken),
-            feat_cache=slots,
-            feat_idx=[0],
-            first_chunk=self.first,
-        )
-        pixels: Tensor = unpatchify(places, self.vae.config.patch_size or 1)
-        return pixels
+    places = vae.decoder(
+        vae.post_quant_conv(latent), feat_cache=slots, feat_idx=[0], first_chunk=first
+    )
+    pixels: Tensor = unpatchify(places, vae.config.patch_size or 1)
+    return pixels
 
 
 def _whole(cache: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from wanc.bundle.wire import Field, damaged, fields_of, numbers_of, text_of
 from wanc.bundle.xla_cpu import module_of
 from wanc.errors import BundleError
-from wanc.plan.abi import Program
+from wanc.plan.abi import Program, Tensor, Weight
 
 _NAME, _PROGRAM_SHAPE, _DEVICE_ASSIGNMENT = 1, 4, 15
 """Of an HloModuleProto."""
@@ -42,7 +42,6 @@ def interface_of(executable: bytes) -> XlaInterface:
     """The interface of an executable; raises BundleError."""
     module = list(fields_of(module_of(executable)))
     shape = list(fields_of(_only(module, _PROGRAM_SHAPE)))
-    results = [_shaped(field) for field in shape if field.number == _RESULT]
     assigned = [field for field in module if field.number == _DEVICE_ASSIGNMENT]
     counts = (
         [numbers_of(f) for f in fields_of(assigned[0]) if f.number == _REPLICAS] if assigned else []
@@ -50,7 +49,7 @@ def interface_of(executable: bytes) -> XlaInterface:
     return XlaInterface(
         name=text_of(_only(module, _NAME)),
         arguments=tuple(s for f in shape if f.number == _PARAMETERS for s in _shaped(f)),
-        results=tuple(shaped for result in results for shaped in result),
+        results=tuple(s for f in shape if f.number == _RESULT for s in _shaped(f)),
         replicas=counts[0][0] if counts and counts[0] else 1,
     )
 
@@ -70,8 +69,10 @@ def check_interface(executable: bytes, program: Program) -> None:
         raise BundleError("its interface is not the program's: " + "; ".join(faults))
 
 
-def _differences(what: str, found: Sequence[Shaped], wanted: Sequence[object]) -> list[str]:
-    needed = [(tensor.dtype, tuple(tensor.shape)) for tensor in wanted]  # type: ignore[attr-defined]
+def _differences(
+    what: str, found: Sequence[Shaped], wanted: Sequence[Weight | Tensor]
+) -> list[str]:
+    needed = [(tensor.dtype, tensor.shape) for tensor in wanted]
     if len(found) != len(needed):
         return [f"{len(found)} {what}, and the program has {len(needed)}"]
     return [

@@ -141,7 +141,8 @@ def sample(loaded: Loaded, job: Job) -> Generation:
                 height_px=shape.height_px,
                 width_px=shape.width_px,
             )
-            job.observe("pixels", 0, clamp(pixels))
+            pixels = clamp(pixels)
+            job.observe("pixels", 0, pixels)
     return Generation(latents=latents, pixels=pixels)
 
 

@@ -18,8 +18,9 @@ from wanc.run import pipeline
 from wanc.run.batch import Item, run_to_file
 from wanc.run.condition import Condition
 from wanc.run.feeds import vae_latents
-from wanc.run.job import Job, Loaded, Observe, ignore, images_of
+from wanc.run.job import Job, Loaded, images_of
 from wanc.run.load import load
+from wanc.run.observe import Observe, ignore
 from wanc.run.outputs import Files
 from wanc.run.pipeline import Generation
 from wanc.run.prompt import Tokenizer

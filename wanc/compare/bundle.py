@@ -13,11 +13,12 @@ from wanc.bundle.config import VariantConfig
 from wanc.compare.reference import ReferenceRequest, load_pipeline, run_pipeline
 from wanc.compare.report import Subject, ThreeWay, compare, three_way, versions
 from wanc.compare.softmax_bound import StepBound, observe_softmax_bounds
-from wanc.compare.trace import LATENTS, Recording
+from wanc.compare.trace import Recording
 from wanc.processes.world import Alone
 from wanc.progress import Progress
 from wanc.run.job import Job, make_job
 from wanc.run.load import choose, fit_checkpoint
+from wanc.run.observe import LATENTS
 from wanc.run.outputs import Files
 from wanc.run.pipeline import load_variant, sample
 from wanc.run.request import LoadRequest, RunRequest, check_request

@@ -10,9 +10,9 @@ from typing import Any
 
 from wanc.compare.metrics import check_installed
 from wanc.compare.report import Report, ThreeWay
-from wanc.compare.trace import LATENTS
 from wanc.errors import RunError
 from wanc.files import Reserved
+from wanc.run.observe import LATENTS
 
 _SIZE_INCHES = (9.0, 7.0)
 _DPI = 120

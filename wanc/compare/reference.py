@@ -17,9 +17,9 @@ from torch import Tensor
 
 from wanc.arrays import Array
 from wanc.compare.metrics import check_installed
-from wanc.compare.trace import CONDITION, LATENTS, PIXELS, TEXT, Observe
 from wanc.errors import RequestError, WeightsError
 from wanc.plan.tiles import Tile, TilePlan
+from wanc.run.observe import CONDITION, LATENTS, PIXELS, TEXT, Observe
 from wanc.run.request import SamplingValues
 from wanc.run.sampler import make_scheduler
 from wanc.run.tiles import stitch

@@ -13,8 +13,9 @@ import msgspec
 
 from wanc import __version__
 from wanc.compare.metrics import Distance, FrameLikeness, distance, frame_likeness
-from wanc.compare.trace import CONDITION, LATENTS, PIXELS, TEXT, Recording
+from wanc.compare.trace import Recording
 from wanc.errors import RunError
+from wanc.run.observe import CONDITION, LATENTS, PIXELS, TEXT
 
 FORMAT = 1
 """Of the JSON. 1, 2026-11-30: the first."""

@@ -1,27 +1,14 @@
 """What one run showed, stage by stage. Knows no model, and nothing of who ran it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from wanc.arrays import Array
-
-TEXT = "text"
-"""Prompt embeddings [branches, T, D]."""
-CONDITION = "condition"
-"""Encoded images, normalised: latents [1, C, F, H, W], or the first frame of them. Only where a
-video starts from an image."""
-LATENTS = "latents"
-"""Latents [1, C, F, H, W] after the scheduler's step of that number, from 1."""
-PIXELS = "pixels"
-"""[1, 3, frames, rows, columns] in [-1, 1], clamped."""
+from wanc.run.observe import CONDITION, LATENTS, PIXELS, TEXT
 
 STAGES = (TEXT, CONDITION, LATENTS, PIXELS)
 """In the order of a run. Only latents have steps; the others are at step 0."""
-
-Observe = Callable[[str, int, Array], None]
-"""Takes a stage, a step and its values, which may change later."""
 
 
 @dataclass(frozen=True, slots=True)

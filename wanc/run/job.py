@@ -3,19 +3,18 @@
 Knows files that a request names, and values. Knows no stage.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
 
 from wanc import __version__
-from wanc.arrays import Array
 from wanc.bundle.store import Bundle
 from wanc.digest import of_bytes
 from wanc.processes.world import check_agreement
 from wanc.progress import Progress
 from wanc.run.image import FittedImage, fit_images, read_image
+from wanc.run.observe import Observe, ignore
 from wanc.run.outputs import Files
 from wanc.run.prompt import Tokenizer
 from wanc.run.record import Stopwatch
@@ -23,14 +22,6 @@ from wanc.run.request import RunRequest, SamplingValues, draw_seed, sampling_val
 from wanc.run.saved import Saved, read_bytes, read_saved, resumed
 from wanc.run.session import Session
 from wanc.run.video import About
-
-Observe = Callable[[str, int, Array], None]
-"""Told of a stage, a step (0 but for denoising) and its values: ``text`` [branches, T, D],
-``condition`` [1, C, F, H, W], ``latents`` [1, C, F, H, W] after each step, ``pixels``."""
-
-
-def ignore(stage: str, step: int, values: Array) -> None:
-    """Observe nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from wanc.run.condition import Condition, condition_frames, condition_of
 from wanc.run.guards import check_finite, check_pixels
 from wanc.run.job import Job, Loaded, about, as_saved, images_digest, make_job
 from wanc.run.load import choose, fit_checkpoint, load, only_decoding
+from wanc.run.observe import CONDITION, LATENTS, PIXELS, TEXT
 from wanc.run.outputs import Files
 from wanc.run.prompt import Tokenizer
 from wanc.run.record import RunRecord
@@ -142,7 +143,7 @@ def sample(loaded: Loaded, job: Job) -> Generation:
                 width_px=shape.width_px,
             )
             pixels = clamp(pixels)
-            job.observe("pixels", 0, pixels)
+            job.observe(PIXELS, 0, pixels)
     return Generation(latents=latents, pixels=pixels)
 
 
@@ -159,7 +160,7 @@ def final_latents(loaded: Loaded, job: Job) -> Tensor:
     with clock.stage("encode_text"), progress.task("encode text", 1) as task:
         texts = (job.request.prompt, job.request.negative)
         prompts = [loaded.tokenizer(text or "") for text in texts]
-        job.observe("text", 0, encode_prompts(session, prompts, job.values, state))
+        job.observe(TEXT, 0, encode_prompts(session, prompts, job.values, state))
         task.advance()
     condition = Condition()
     if job.images:
@@ -176,7 +177,7 @@ def encode_images(loaded: Loaded, job: Job) -> Condition:
     config = loaded.session.config
     frames = condition_frames(job.images, config)
     latents = vae.encode(loaded.session, frames, job.progress, loaded.vae_ranks)
-    job.observe("condition", 0, latents.numpy())
+    job.observe(CONDITION, 0, latents.numpy())
     return condition_of(latents, config, with_last=len(job.images) > 1)
 
 
@@ -201,7 +202,7 @@ def denoise(session: Session, job: Job, condition: Condition, state: Values) -> 
                 check_noise(session, f"step.{expert}", state, branches=wanted, at=at)
                 check_latents(session, latents, at)
             save_step(session, job, step, latents, scheduler)
-            job.observe("latents", step, latents.numpy())
+            job.observe(LATENTS, step, latents.numpy())
             task.advance(f"step {step} {expert}")
     latents = condition.finished(latents)
     job.clock.latents_digest = check_latents(session, latents, "the last step")

@@ -23,7 +23,7 @@ import torch
 
 from bench.command_line import host_step, light_rows, lowering
 from bench.model import MODEL, SHAPE
-from wanc.cache import Cache
+from wanc.cache.store import Cache
 from wanc.compile import compile_bundle
 from wanc.plan.plan import make_plan
 from wanc.processes.world import Alone

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from wanc.bundle.store import open_bundle
-from wanc.cache import Cache
+from wanc.cache.store import Cache
 from wanc.compile import compile_bundle
 from wanc.plan.plan import Plan, make_plan
 from wanc.progress import Progress, Silent

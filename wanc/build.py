@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any
 
 from wanc.bundle.config import Blob, ProgramRecord
-from wanc.cache import Cache
+from wanc.cache.store import Cache
 from wanc.digest import of_json
 from wanc.identity import lint_key
 from wanc.plan.abi import Program
@@ -68,6 +68,8 @@ class LoweredRecord:
 
     digest: str
     collectives: dict[str, int]
+    program: str = ""
+    """Its name, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,9 @@ class CompiledRecord:
     """What the cache keeps of a compile, under its compile key."""
 
     digest: str
+    program: str = ""
+    """Its name, for people, as the target's."""
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +102,9 @@ def lower_cached(program: Program, key: str, target: str, cache: Cache) -> Lower
 
         lowered = lower(trace(program))
         data, sources = lowered.stablehlo, lowered.sources
-        known = LoweredRecord(digest=cache.put_blob(data), collectives=lowered.collectives)
+        known = LoweredRecord(
+            digest=cache.put_blob(data), collectives=lowered.collectives, program=program.name
+        )
         cache.put_record("stablehlo", key, known)
     lint_cached(program, data, known.digest, target_facts(target).accelerator, cache, sources)
     return LoweredProgram(
@@ -144,7 +151,9 @@ def compile_cached(
     if known is None or data is None:
         stablehlo = cache.read_blob(lowered.stablehlo.digest)
         data = target.compile(lowered.program, stablehlo, stop=stop)
-        known = CompiledRecord(digest=cache.put_blob(data))
+        known = CompiledRecord(
+            digest=cache.put_blob(data), program=lowered.program.name, target=target.name
+        )
         cache.put_record("executables", of_json(key), known)
     return CompiledProgram(
         lowered=lowered,

@@ -27,7 +27,7 @@ from wanc.bundle.store import (
     config_blobs,
     write_bundle,
 )
-from wanc.cache import Cache
+from wanc.cache.store import Cache
 from wanc.digest import of_json
 from wanc.errors import BundleError
 from wanc.identity import spec_key
@@ -95,18 +95,19 @@ def compile_bundle(
         target.check_toolchain()
         jobs = jobs or default_jobs([target], progress)
     programs = {} if until == "plan" else distinct_programs(plans)
-    with (
-        progress.task("compile", 2 * len(programs)) as task,
-        compilers(jobs or 1, task, step, cache) as pool,
-    ):
-        for key, program in programs.items():
-            task.doing(f"lowering {program.name}")
-            lowered = lower_cached(program, key, target.name, cache)
-            task.advance(f"{program.name} lowered")
-            pool.submit(key, lowered, target)
-        done = pool.results()
-    variants = [variant_of(plan, target, done, until) for plan in plans]
-    return written(output, variants, tuple(done.values()), cache.read_blob, started)
+    with cache.in_use():
+        with (
+            progress.task("compile", 2 * len(programs)) as task,
+            compilers(jobs or 1, task, step, cache) as pool,
+        ):
+            for key, program in programs.items():
+                task.doing(f"lowering {program.name}")
+                lowered = lower_cached(program, key, target.name, cache)
+                task.advance(f"{program.name} lowered")
+                pool.submit(key, lowered, target)
+            done = pool.results()
+        variants = [variant_of(plan, target, done, until) for plan in plans]
+        return written(output, variants, tuple(done.values()), cache.read_blob, started)
 
 
 def finish_bundle(
@@ -135,17 +136,18 @@ def finish_bundle(
         target.check_toolchain()
     jobs = jobs or (default_jobs(targets.values(), progress) if targets else 1)
     stored = stored_programs(bundle, configs, targets)
-    with (
-        progress.task("compile", len(stored)) as task,
-        compilers(jobs, task, compile_cached, cache) as pool,
-    ):
-        for key, (lowered, target) in stored.items():
-            take_stored(bundle, lowered, target, cache)
-            pool.submit(key, lowered, target)
-        done = pool.results()
-    variants = [finished(config, targets[config.variant.target], done) for config in configs]
-    read = reader(bundle, kept, cache)
-    return written(output, [*variants, *kept], tuple(done.values()), read, started)
+    with cache.in_use():
+        with (
+            progress.task("compile", len(stored)) as task,
+            compilers(jobs, task, compile_cached, cache) as pool,
+        ):
+            for key, (lowered, target) in stored.items():
+                take_stored(bundle, lowered, target, cache)
+                pool.submit(key, lowered, target)
+            done = pool.results()
+        variants = [finished(config, targets[config.variant.target], done) for config in configs]
+        read = reader(bundle, kept, cache)
+        return written(output, [*variants, *kept], tuple(done.values()), read, started)
 
 
 # --- steps of compile_bundle ---------------------------------------------------------------

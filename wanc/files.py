@@ -3,12 +3,13 @@
 Knows nothing of what they hold.
 """
 
+import fcntl
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +26,37 @@ def write_whole(path: Path, data: bytes) -> None:
     with Reserved(path) as file:
         file.fill(lambda temporary: temporary.write_bytes(data))
         file.commit()
+
+
+@contextmanager
+def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold a folder against all that lock it, or beside those that share it; raises OSError.
+
+    The lock is the kernel's: it ends with the process, and binds processes of one host.
+    """
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or a folder's names, on the disk: a power cut may else lose them."""
+    written = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(written)
+    finally:
+        os.close(written)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, on the disk; raises OSError."""
+    missing = [each for each in (folder, *folder.absolute().parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync(each.absolute().parent)
 
 
 def check_folder(folder: Path) -> None:
@@ -100,7 +132,7 @@ class ReservedFolder(Reserved):
         Raises OSError where an earlier folder has got other files meanwhile.
         """
         for file in (*self.temporary.iterdir(), self.temporary):
-            _sync(file)
+            sync(file)
         self.temporary.chmod(0o777 & ~_umask())
         _check_replaced(self.path, self._replaces)
         if self.path.exists():
@@ -111,7 +143,7 @@ class ReservedFolder(Reserved):
 
 def give_name(temporary: Path, path: Path) -> None:
     """Rename a finished file, over an earlier one, with the permissions of any new file."""
-    _sync(temporary)
+    sync(temporary)
     temporary.chmod(0o666 & ~_umask())
     temporary.replace(path)
 
@@ -120,15 +152,6 @@ def discard_unfinished() -> None:
     """Remove all that is unfinished of this process, which is about to end without a word."""
     for temporary in tuple(_unfinished):
         _remove(temporary)
-
-
-def _sync(path: Path) -> None:
-    """Have a file or a folder on the disk: a power cut may else leave the name and no bytes."""
-    written = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(written)
-    finally:
-        os.close(written)
 
 
 def _umask() -> int:

@@ -14,7 +14,7 @@ import wanc.compile as story
 from tests.cpu.conftest import tiny_plan
 from tests.cpu.test_parity import MASKED, WHOLE
 from wanc.bundle.store import Bundle, open_bundle
-from wanc.cache import Cache
+from wanc.cache.store import Cache
 
 PROGRAMS = 7
 """Text encoder, four of the transformer, two of the VAE."""

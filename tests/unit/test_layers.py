@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "wanc"
 LAYERS = [
-    {"arrays", "errors", "digest", "files", "machine", "progress", "tiny_weights", "kernels"},
+    {"arrays", "clearing", "errors", "digest", "files", "machine", "progress", "tiny_weights", "kernels"},
     {"spec", "cache", "processes"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},

@@ -9,7 +9,7 @@ import pytest
 from tests.artifacts import artifact
 from tests.programs import replicas
 from wanc.build import lint_cached
-from wanc.cache import Cache
+from wanc.cache.store import Cache
 from wanc.digest import of_bytes
 from wanc.errors import RefusedError, ToolchainError
 from wanc.lower.artifact import read_artifact

@@ -14,13 +14,13 @@ from wanc.bundle.store import (
     MAX_JSON_BYTES,
     Bundle,
     index_entries,
-    only_writer,
     open_bundle,
     put_blob,
     read_json_blob,
     write_entries,
 )
 from wanc.errors import BundleError, RunError
+from wanc.files import locked
 
 REPORT_TYPE = "application/vnd.wanc.report.v1+json"
 COVERS_ANNOTATION = "vnd.wanc.report.covers"
@@ -57,7 +57,7 @@ def attach_report(path: Path, data: bytes, covers: tuple[str, ...]) -> str:
     manifest = oci.manifest_bytes(empty, [report], annotations, artifact_type=REPORT_TYPE)
     entry = oci.describe(oci.MANIFEST, manifest, **annotations)
     try:
-        with only_writer(path):
+        with locked(path):
             for blob in (data, oci.EMPTY_BYTES, manifest):
                 put_blob(path, blob)
             there = index_entries(path)

@@ -4,12 +4,10 @@ Knows no model and no target. Input is untrusted: names are digests, never paths
 refused.
 """
 
-import fcntl
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from wanc.bundle.config import (
 from wanc.bundle.oci import Descriptor
 from wanc.digest import of_bytes
 from wanc.errors import BundleError, RunError
-from wanc.files import UNFINISHED, check_folder, write_whole
+from wanc.files import UNFINISHED, check_folder, locked, make_folder, sync, write_whole
 
 MAX_JSON_BYTES = 64 << 20
 """Largest index, manifest or config that is read."""
@@ -123,11 +121,11 @@ def write_bundle(
     leaves the bundle as it was. Variants that the bundle already has are replaced, others kept.
     """
     try:
-        (path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-        for digest in {b.digest for variant in variants for b in config_blobs(variant.config)}:
-            put_blob(path, read_blob(digest))
-        manifests = [_put_variant(path, variant) for variant in variants]
-        with only_writer(path):
+        make_folder(path / "blobs" / "sha256")
+        with locked(path):  # from the first blob on: what is not named yet would be cleared away
+            for digest in {b.digest for variant in variants for b in config_blobs(variant.config)}:
+                put_blob(path, read_blob(digest))
+            manifests = [_put_variant(path, variant) for variant in variants]
             before = {_keyed(old.manifest)[0]: old for old in _existing_variants(path)}
             added = dict(map(_keyed, manifests))
             configs = {_keyed(m)[0]: new.config for m, new in zip(manifests, variants, strict=True)}
@@ -153,20 +151,15 @@ def _put_index(path: Path, manifests: dict[VariantKey, Descriptor]) -> str:
 
 
 def write_entries(path: Path, entries: Sequence[Descriptor]) -> None:
-    """Write index.json, which commits all that was written before; raises OSError."""
+    """Write index.json, which commits all that was written before; raises OSError.
+
+    To be called by who holds the bundle, by ``locked``: two that add to it must both find room.
+    Names are on the disk before they are referred to, and index.json's own before this returns.
+    """
     write_whole(path / "oci-layout", oci.LAYOUT)
+    sync(path / "blobs" / "sha256")
     write_whole(path / "index.json", oci.index_bytes([*entries], {}))
-
-
-@contextmanager
-def only_writer(path: Path) -> Iterator[None]:
-    """Hold the bundle against other writers: two that add variants at once must both find room."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
+    sync(path)
 
 
 # --- reading -------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from typing import Annotated
 import typer
 
 from wanc import __version__
+from wanc.cli.cache import cache_app
 from wanc.cli.check import check_command
 from wanc.cli.compare import compare_command
 from wanc.cli.compile import compile_command
 from wanc.cli.decode import decode_command
 from wanc.cli.diff import diff_command
 from wanc.cli.doctor import doctor_command
+from wanc.cli.gc import gc_command
 from wanc.cli.inspect import inspect_command
 from wanc.cli.plan import plan_command
 from wanc.cli.run import run_command
@@ -53,4 +55,6 @@ app.command("run")(run_command)
 app.command("decode")(decode_command)
 app.command("compare")(compare_command)
 app.add_typer(weights_app)
+app.command("gc")(gc_command)
+app.add_typer(cache_app)
 app.command("doctor")(doctor_command)

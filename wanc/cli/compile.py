@@ -10,7 +10,7 @@ import typer
 
 from wanc.bundle.lock import LOCK_SUFFIX, lock_of, write_lock
 from wanc.bundle.store import open_bundle
-from wanc.cache import Cache, default_cache
+from wanc.cache.store import Cache, default_cache
 from wanc.cli import options
 from wanc.cli.plan import print_plans
 from wanc.cli.request import plans_of

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from wanc.cache import default_cache
+from wanc.cache.store import default_cache
 from wanc.cli import options
 from wanc.cli.terminal import emit, emit_json, table
 from wanc.doctor import GOALS, Check, Verdict, examine, verdicts

@@ -149,3 +149,6 @@ StallTimeout = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
+Delete = Annotated[
+    bool, typer.Option("--delete", help="Remove them. Without it, they are only shown.")
+]

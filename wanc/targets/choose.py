@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from wanc.cache import default_cache
+from wanc.cache.store import default_cache
 from wanc.errors import RefusedError
 from wanc.targets.target import Target
 

@@ -156,7 +156,10 @@ def write_entries(path: Path, entries: Sequence[Descriptor]) -> None:
     To be called by who holds the bundle, by ``locked``: two that add to it must both find room.
     Names are on the disk before they are referred to, and index.json's own before this returns.
     """
-    write_whole(path / "oci-layout", oci.LAYOUT)
+    layout = path / "oci-layout"
+    if not (layout.is_file() and layout.read_bytes() == oci.LAYOUT):
+        write_whole(layout, oci.LAYOUT)
+        sync(path)
     sync(path / "blobs" / "sha256")
     write_whole(path / "index.json", oci.index_bytes([*entries], {}))
     sync(path)

@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wanc.files import UNFINISHED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Removable:
@@ -58,11 +56,6 @@ def lying(folder: Path) -> Iterator[Lying]:
                     yield Lying(
                         path=Path(entry), bytes=status.st_size, changed_ns=status.st_mtime_ns
                     )
-
-
-def is_unfinished(file: Lying) -> bool:
-    """Whether a killed process left it, or one that writes has it under way."""
-    return file.path.name.startswith(UNFINISHED)
 
 
 def removable(file: Lying, root: Path, why: str) -> Removable:

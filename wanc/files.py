@@ -65,6 +65,11 @@ def check_folder(folder: Path) -> None:
         pass
 
 
+def is_unfinished(name: str) -> bool:
+    """Whether a killed process left a file of this name, or one that writes has it under way."""
+    return name.startswith(UNFINISHED)
+
+
 class Reserved:
     """A temporary file beside its final name. Reserving one shows early that it can be written."""
 

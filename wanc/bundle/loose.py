@@ -10,9 +10,9 @@ from pathlib import Path
 from wanc.bundle import oci
 from wanc.bundle.oci import Descriptor
 from wanc.bundle.store import index_entries, open_bundle, read_json_blob
-from wanc.clearing import Cleared, Lying, is_unfinished, lying, removable, remove, total
+from wanc.clearing import Cleared, Lying, lying, removable, remove, total
 from wanc.errors import BundleError, RunError
-from wanc.files import locked
+from wanc.files import is_unfinished, locked
 
 _BLOB = re.compile(r"[0-9a-f]{64}")
 _FOLDERS = (".", "blobs", "blobs/sha256")
@@ -69,11 +69,11 @@ def _parts(path: Path, descriptor: Descriptor) -> list[Descriptor]:
 
 def _is_loose(file: Lying, path: Path, named: set[str]) -> bool:
     """What has no name of a blob is none of ours, and a matter of verify."""
-    if is_unfinished(file):
+    if is_unfinished(file.path.name):
         return True
     is_blob = file.path.parent == path / "blobs" / "sha256" and _BLOB.fullmatch(file.path.name)
     return bool(is_blob) and f"sha256:{file.path.name}" not in named
 
 
 def _why(file: Lying) -> str:
-    return "unfinished" if is_unfinished(file) else "nothing refers to it"
+    return "unfinished" if is_unfinished(file.path.name) else "nothing refers to it"

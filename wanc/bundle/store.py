@@ -23,7 +23,7 @@ from wanc.bundle.config import (
 from wanc.bundle.oci import Descriptor
 from wanc.digest import of_bytes
 from wanc.errors import BundleError, RunError
-from wanc.files import UNFINISHED, check_folder, locked, make_folder, sync, write_whole
+from wanc.files import check_folder, is_unfinished, locked, make_folder, sync, write_whole
 
 MAX_JSON_BYTES = 64 << 20
 """Largest index, manifest or config that is read."""
@@ -90,7 +90,7 @@ def check_destination(path: Path) -> None:
 
 def _is_ours(name: str) -> bool:
     """Whether a write that was killed may have left a file of this name."""
-    return name in ("blobs", "oci-layout") or name.startswith(UNFINISHED)
+    return name in ("blobs", "oci-layout") or is_unfinished(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

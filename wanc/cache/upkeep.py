@@ -16,9 +16,9 @@ from typing import Literal
 import msgspec
 
 from wanc.cache.store import BLOBS, FAILED, RECORDS, USERS, Cache
-from wanc.clearing import Cleared, Lying, is_unfinished, lying, removable, remove, total
+from wanc.clearing import Cleared, Lying, lying, removable, remove, total
 from wanc.errors import RunError
-from wanc.files import locked
+from wanc.files import is_unfinished, locked
 
 Kind = Literal["stablehlo", "executable", "failed", "unreferenced", "unfinished"]
 USELESS: frozenset[Kind] = frozenset({"unreferenced", "unfinished"})
@@ -131,16 +131,18 @@ def _work_began_ns(root: Path) -> int:
 def _entries(root: Path) -> list[Entry]:
     referring: dict[str, list[tuple[str, _Record, Lying]]] = {}
     useless: list[Entry] = []
-    blobs = {f"sha256:{f.path.name}": f for f in lying(root / BLOBS) if not is_unfinished(f)}
+    blobs = {
+        f"sha256:{f.path.name}": f for f in lying(root / BLOBS) if not is_unfinished(f.path.name)
+    }
     for kind in RECORDS:
         for file in lying(root / kind):
-            record = None if is_unfinished(file) else _record(file)
+            record = None if is_unfinished(file.path.name) else _record(file)
             if record is not None and record.digest in blobs:
                 referring.setdefault(record.digest, []).append((kind, record, file))
             else:
                 useless.append(_alone(file, root))
-    useless += [_alone(file, root) for file in lying(root / BLOBS) if is_unfinished(file)]
-    useless += [_alone(file, root) for file in lying(root) if is_unfinished(file)]
+    useless += [_alone(file, root) for file in lying(root / BLOBS) if is_unfinished(file.path.name)]
+    useless += [_alone(file, root) for file in lying(root) if is_unfinished(file.path.name)]
     return [
         *(_entry(digest, blob, referring.get(digest, [])) for digest, blob in blobs.items()),
         *useless,
@@ -165,7 +167,7 @@ def _entry(digest: str, blob: Lying, referring: list[tuple[str, _Record, Lying]]
 
 def _alone(file: Lying, root: Path) -> Entry:
     """A record whose blob has gone, or a file that is not finished."""
-    kind: Kind = "unfinished" if is_unfinished(file) else "unreferenced"
+    kind: Kind = "unfinished" if is_unfinished(file.path.name) else "unreferenced"
     return Entry(
         name=str(file.path.relative_to(root)),
         kind=kind,

@@ -24,7 +24,6 @@ from wanc.cli.weights import weights_app
 app = typer.Typer(
     name="wanc",
     help="Compile Wan2.2 video diffusion ahead of time, and run the bundle without a compiler.",
-    add_completion=False,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

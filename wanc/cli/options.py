@@ -1,9 +1,33 @@
 """Options that several commands share."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from wanc.spec.model import EXPERT_COMPONENTS
+from wanc.spec.presets import PRESETS, RUN_PRESETS
+from wanc.spec.target import PLACEMENTS, PRECISIONS, TARGETS
+from wanc.spec.variant import ATTENTIONS, TILE_GRIDS
+
+
+def starting(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell completes the start of a value to; a file, where none starts so."""
+    return lambda incomplete: [value for value in values() if value.startswith(incomplete)]
+
+
+def _samplers() -> Iterable[str]:
+    from wanc.run.request import SAMPLERS
+
+    return SAMPLERS
+
+
+def _fits() -> Iterable[str]:
+    from wanc.run.image import FITS
+
+    return FITS
+
 
 SetFile = Annotated[
     Path | None, typer.Argument(metavar="[SET.yaml]", help="A shape set; flags override it.")
@@ -14,6 +38,7 @@ Model = Annotated[
         "--model",
         help="A preset, or a directory in diffusers layout: only configs are read. "
         "[default: wan2.2-t2v-a14b]",
+        autocompletion=starting(lambda: PRESETS),
     ),
 ]
 Shapes = Annotated[
@@ -24,7 +49,12 @@ Topologies = Annotated[
     typer.Option("--topology", help="As tp4-cp8-cfg2; may be repeated. [default: tp1]"),
 ]
 PrecisionName = Annotated[
-    str | None, typer.Option("--precision", help="fp32 or bf16. [default: the target's]")
+    str | None,
+    typer.Option(
+        "--precision",
+        help="fp32 or bf16. [default: the target's]",
+        autocompletion=starting(lambda: PRECISIONS),
+    ),
 ]
 PlacementName = Annotated[
     str | None,
@@ -32,10 +62,16 @@ PlacementName = Annotated[
         "--placement",
         help="How ranks lie on the fabric: linear, trn2-torus, or the axes from the fastest on, as "
         "tp-cfg-cp. [default: the target's]",
+        autocompletion=starting(lambda: PLACEMENTS),
     ),
 ]
 TargetName = Annotated[
-    str | None, typer.Option("--target", help="cpu, trn2, trn3, or auto. [default: auto]")
+    str | None,
+    typer.Option(
+        "--target",
+        help="cpu, trn2, trn3, or auto. [default: auto]",
+        autocompletion=starting(lambda: (*TARGETS, "auto")),
+    ),
 ]
 Blocks = Annotated[
     int | None,
@@ -46,11 +82,19 @@ Blocks = Annotated[
 ]
 AttentionName = Annotated[
     str | None,
-    typer.Option("--attention", help="Over cp ranks: ring or allgather. [default: ring]"),
+    typer.Option(
+        "--attention",
+        help="Over cp ranks: ring or allgather. [default: ring]",
+        autocompletion=starting(lambda: ATTENTIONS),
+    ),
 ]
 VaeTiles = Annotated[
     str | None,
-    typer.Option("--vae-tiles", help="Tile grid: even, or diffusers' own. [default: even]"),
+    typer.Option(
+        "--vae-tiles",
+        help="Tile grid: even, or diffusers' own. [default: even]",
+        autocompletion=starting(lambda: TILE_GRIDS),
+    ),
 ]
 MaxRanks = Annotated[
     int | None, typer.Option("--max-ranks", min=1, help="Refuse topologies of more ranks.")
@@ -80,7 +124,11 @@ FirstImage = Annotated[Path | None, typer.Option("--image", help="What the video
 LastImage = Annotated[Path | None, typer.Option("--last-image", help="What the video ends with.")]
 FitName = Annotated[
     str | None,
-    typer.Option("--fit", help="Images to size: crop, pad or stretch. [default: crop]"),
+    typer.Option(
+        "--fit",
+        help="Images to size: crop, pad or stretch. [default: crop]",
+        autocompletion=starting(_fits),
+    ),
 ]
 PresetName = Annotated[
     str | None,
@@ -88,6 +136,7 @@ PresetName = Annotated[
         "--preset",
         help="Where values come from that are not given: official, or vllm-omni. "
         "[default: official]",
+        autocompletion=starting(lambda: RUN_PRESETS),
     ),
 ]
 Steps = Annotated[
@@ -99,11 +148,20 @@ GuidanceScale = Annotated[
 ]
 FlowShift = Annotated[float | None, typer.Option("--flow-shift", help="[default: the model's]")]
 SamplerName = Annotated[
-    str | None, typer.Option("--sampler", help="unipc, euler or dpm++. [default: unipc]")
+    str | None,
+    typer.Option(
+        "--sampler",
+        help="unipc, euler or dpm++. [default: unipc]",
+        autocompletion=starting(_samplers),
+    ),
 ]
 ExpertName = Annotated[
     str | None,
-    typer.Option("--expert", help="For all steps: high_noise or low_noise. [default: both]"),
+    typer.Option(
+        "--expert",
+        help="For all steps: high_noise or low_noise. [default: both]",
+        autocompletion=starting(lambda: EXPERT_COMPONENTS),
+    ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="[default: drawn once, and printed]")]
 FormatName = Annotated[

@@ -57,14 +57,17 @@ def referenced(path: Path) -> set[str]:
 
 
 def _parts(path: Path, descriptor: Descriptor) -> list[Descriptor]:
-    """What an index or a manifest refers to; nothing of any other blob."""
+    """What an index or a manifest refers to; nothing of any other blob.
+
+    Not a manifest's subject: what is attached to a bundle does not keep it.
+    """
     if descriptor.media_type not in (oci.INDEX, oci.MANIFEST):
         return []
     where = f"{path}: {descriptor.digest[:19]}"
     value = oci.parse(read_json_blob(path, descriptor), where)
     lists = [key for key in ("manifests", "layers") if key in value]
-    single = [Descriptor.from_json(value[k], where) for k in ("config", "subject") if k in value]
-    return [*single, *(part for key in lists for part in oci.descriptors(value, key, where))]
+    config = [Descriptor.from_json(value["config"], where)] if "config" in value else []
+    return [*config, *(part for key in lists for part in oci.descriptors(value, key, where))]
 
 
 def _is_loose(file: Lying, path: Path, named: set[str]) -> bool:

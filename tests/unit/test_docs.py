@@ -48,7 +48,9 @@ def section(title: str) -> str:
 
 
 def options(command: Any) -> list[str]:
-    return [o for p in command.params if p.param_type_name == "option" for o in p.opts]
+    """Of a command, and of those that stand below it."""
+    inner = [o for each in getattr(command, "commands", {}).values() for o in options(each)]
+    return inner + [o for p in command.params if p.param_type_name == "option" for o in p.opts]
 
 
 def names(text: str) -> set[str]:

@@ -12,11 +12,12 @@ import pytest
 
 from tests.compiled import Wanc, tiny_plan
 from tests.doubles.neuron import install_neuronx_cc
-from wanc.bundle.lock import differences, read_lock
 from wanc.bundle.neff import read_neff
 from wanc.bundle.store import NewVariant, open_bundle, write_bundle
 from wanc.cli import main
 from wanc.compile import finish_bundle
+from wanc.diff.compare import compare
+from wanc.diff.side import side_of
 from wanc.errors import BundleError, RefusedError
 from wanc.progress import Silent
 from wanc.targets.cpu import CpuTarget
@@ -109,7 +110,8 @@ def test_finished_for_trn2_with_the_double_of_its_compiler(
         assert record.executable
         neff = read_neff(bundle.read(record.executable), record.program.name)
         assert len(neff.inputs) == len(record.program.arguments)
-    assert differences(read_lock(lowered), read_lock(tmp_path / "b")) == ()
+    compared = compare(side_of(str(lowered)), side_of(str(tmp_path / "b")))
+    assert {difference.kind for difference in compared.differences} == {"stage"}
 
 
 def test_complete_variants_stay_as_they_are(

@@ -3,6 +3,7 @@
 Each test names the public report that it retells.
 """
 
+import os
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -15,10 +16,17 @@ from safetensors.torch import load_file, save_file
 
 from tests.compiled import tiny_plan, without_vae
 from tests.cpu.test_parity import MASKED
+from tests.doubles.neuron import calls, install_neuronx_cc
 from tests.field.test_sampler import Notes
 from wanc.bundle.store import NewVariant, config_blobs, open_bundle, write_bundle
+from wanc.cache.store import Cache
+from wanc.cli import main
+from wanc.compile import compile_bundle
+from wanc.digest import of_json
 from wanc.errors import BundleError
+from wanc.progress import Silent
 from wanc.run import session
+from wanc.targets.neuron import NeuronTarget
 from wanc.weights.needs import schedule_needs
 
 pytestmark = pytest.mark.xdist_group("field-run")
@@ -116,6 +124,36 @@ def test_checkpoint_of_another_dtype_runs_and_the_run_says_so(wanc, bf16_checkpo
         ("bf16", "fp32"): {"float32 to bfloat16": narrowed},
         ("bf16", "bf16"): {"bfloat16 to float32": count - narrowed},
     }
+
+
+def test_a_changed_compiler_flag_compiles_anew_and_is_named(wanc, tmp_path, monkeypatch, capsys):
+    """optimum-neuron #457: compiled with other flags, and served from what was there."""
+    compiler = install_neuronx_cc(tmp_path / "bin").parent
+    monkeypatch.setenv("PATH", f"{compiler}{os.pathsep}{os.environ['PATH']}")
+    plan = tiny_plan(MASKED, "tp1")
+    plan = replace(
+        plan,
+        variant=replace(plan.variant, target="trn2"),
+        programs=tuple(p for p in plan.programs if p.name in ("dit_embed", "dit_head")),
+        schedule=replace(plan.schedule, stages=()),
+    )
+    cache, flag = Cache(tmp_path / "cache"), "--enable-fast-loading-neuron-binaries"
+    for name, flags in (("a", ()), ("b", (flag,))):
+        target = NeuronTarget(name="trn2", flags=flags, timeout_seconds=60, keep=tmp_path / "kept")
+        compile_bundle([plan], target, tmp_path / name, cache=cache, jobs=1, progress=Silent())
+    assert len(calls(compiler)) == 2 * len(plan.programs)
+    keys = [
+        {of_json(record.compile_key) for record in config.programs}
+        for config in (open_bundle(tmp_path / name).variants[0].config for name in "ab")
+    ]
+    assert not keys[0] & keys[1]
+    with pytest.raises(SystemExit) as end:
+        main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--exit-code"])
+    assert end.value.code == 1
+    out = capsys.readouterr().out
+    told = f"compile key\n  flags: added {flag}\n    dit_embed, dit_head in 1\n\nCompiled again"
+    assert told in out
+    assert "compiled again: 2 programs" in out
 
 
 def test_bf16_weights_in_an_fp32_bundle_are_the_same_numbers(wanc, bf16_checkpoint, tmp_path):

@@ -7,11 +7,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "wanc"
 LAYERS = [
-    {"arrays", "clearing", "errors", "digest", "files", "machine", "progress", "tiny_weights", "kernels"},
+    {
+        "arrays",
+        "clearing",
+        "errors",
+        "digest",
+        "files",
+        "machine",
+        "progress",
+        "tiny_weights",
+        "units",
+        "kernels",
+    },
     {"spec", "cache", "processes"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
-    {"trace", "runtime", "targets", "verify"},
+    {"trace", "runtime", "targets", "verify", "diff"},
     {"lower", "run"},
     {"build", "compare"},
     {"compile", "doctor", "api", "worker"},
@@ -28,6 +39,7 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "run": {"api", "compare", "worker", "cli"},
     "compare": {"cli"},
     "verify": {"cli"},
+    "diff": {"cli"},
     "api": set(),  # of users
     "worker": set(),  # a process of its own
     "doctor": {"cli"},
@@ -40,7 +52,7 @@ NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
     for side in (
         *("run", "runtime", "bundle", "weights", "processes", "api", "worker"),
-        *("compare", "verify"),
+        *("compare", "verify", "diff"),
     )
 }  # the run side knows only the bundle
 

@@ -22,6 +22,7 @@ LIGHT = [
     "inspect {bundle} 1",
     "inspect {bundle} 1 dit_blocks",
     "inspect {bundle} --json",
+    "inspect {bundle} --html {page}",
     "inspect {neff}",
     "verify {sound}",
     "verify {sound} --json",
@@ -30,6 +31,7 @@ LIGHT = [
     "check {runnable} --weights {checkpoint}",
     "check {runnable} --weights {checkpoint} --json",
     "diff {bundle} {bundle}",
+    "diff {bundle} {bundle} --json --exit-code",
     "doctor",
     "plan --target trn2 --topology auto --cores 64 --shape 832x480x81",
     "plan --target trn2 --from-stage {stage} --shape 832x480x81",
@@ -73,6 +75,7 @@ def files(bundle, made, tiny_checkpoint):
     neff.write_bytes(neuronx_cc.neff(interface, {}))
     sound = write_sound(bundle.with_name("sound"), made().config)
     named = {"bundle": bundle, "stage": stage, "neff": neff, "sound": sound}
+    named["page"] = bundle.with_name("page.html")
     return named | {"runnable": here, "checkpoint": tiny_checkpoint}
 
 
@@ -81,4 +84,6 @@ def test_command_stays_light(line, files):
     words = [word.format(**files) for word in line.split()]
     run = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert not HEAVY & set(run.stdout.rpartition("MODULES")[2].split())
+    modules = set(run.stdout.rpartition("MODULES")[2].split())
+    assert not HEAVY & modules
+    assert ("jinja2" in modules) == ("--html" in words), "templates are for pages alone"

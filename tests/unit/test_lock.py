@@ -8,13 +8,10 @@ import pytest
 from wanc.bundle.lock import (
     LOCK_VERSION,
     Lock,
-    differences,
     lock_of,
-    new_programs,
     read_lock,
     write_lock,
 )
-from wanc.bundle.store import write_bundle
 from wanc.errors import BundleError
 
 
@@ -35,12 +32,6 @@ def test_a_lock_has_every_program_of_every_variant(made, tmp_path):
     }
 
 
-def test_a_bundle_is_as_good_as_its_lock(made, tmp_path):
-    one = made()
-    write_bundle(tmp_path / "b", [one.new], one.blobs.__getitem__)
-    assert read_lock(tmp_path / "b") == lock_of([one.new.config])
-
-
 def test_placements_do_not_fall_together(made):
     config = made().new.config
     other = replace(config, variant=replace(config.variant, placement="trn2-torus"))
@@ -52,23 +43,6 @@ def test_what_was_not_lowered_has_no_lock(made):
     programs = tuple(replace(record, stablehlo=None) for record in config.programs)
     with pytest.raises(BundleError, match="text_encoder was not lowered"):
         lock_of([replace(config, programs=programs)])
-
-
-def test_differences_name_program_and_variant():
-    before = lock(a={"text": "sha256:1", "blocks": "sha256:2"}, gone={"text": "sha256:1"})
-    after = lock(a={"text": "sha256:1", "blocks": "sha256:3", "new": "sha256:4"})
-    assert [(d.variant, d.program, d.before, d.after) for d in differences(before, after)] == [
-        ("a", "blocks", "sha256:2", "sha256:3"),
-        ("a", "new", None, "sha256:4"),
-        ("gone", "text", "sha256:1", None),
-    ]
-    assert differences(before, before) == ()
-
-
-def test_programs_that_another_variant_has_are_not_new():
-    before = lock(a={"text": "sha256:1", "blocks": "sha256:2"})
-    after = lock(a={"text": "sha256:1", "blocks": "sha256:3"}, b={"text": "sha256:1"})
-    assert new_programs(before, after) == {"sha256:3"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from wanc.bundle.config import VariantConfig
-from wanc.bundle.store import open_bundle
 from wanc.errors import BundleError, RunError
 from wanc.files import write_whole
 from wanc.spec.model import Model
@@ -38,17 +37,6 @@ class _Versioned:
     """As much of a lock of any version as is read first."""
 
     lock_version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A program of a variant that two locks have differently."""
-
-    variant: str
-    program: str
-    before: str | None
-    """None where the first lock lacks it."""
-    after: str | None
 
 
 def lock_of(configs: Iterable[VariantConfig]) -> Lock:
@@ -89,9 +77,7 @@ def write_lock(path: Path, lock: Lock) -> None:
 
 
 def read_lock(path: Path) -> Lock:
-    """A lock file, or the lock of a bundle's directory; raises BundleError."""
-    if path.is_dir():
-        return lock_of(variant.config for variant in open_bundle(path).variants)
+    """Read a lock file; raises BundleError."""
     try:
         if path.stat().st_size > MAX_LOCK_BYTES:
             raise BundleError(f"{path}: larger than {MAX_LOCK_BYTES} bytes: not a lock")
@@ -112,25 +98,3 @@ def _decoded(data: bytes, path: Path) -> Lock:
     if seen != LOCK_VERSION:
         raise BundleError(f"{path}: lock version {seen}; this wanc reads {LOCK_VERSION}")
     return msgspec.json.decode(data, type=Lock)
-
-
-def differences(before: Lock, after: Lock) -> tuple[Difference, ...]:
-    """Every program that is not the same in both, by variant."""
-    found = []
-    for variant in sorted(before.variants.keys() | after.variants.keys()):
-        old, new = before.variants.get(variant, {}), after.variants.get(variant, {})
-        found += [
-            Difference(variant=variant, program=name, before=old.get(name), after=new.get(name))
-            for name in [*old, *(name for name in new if name not in old)]
-            if old.get(name) != new.get(name)
-        ]
-    return tuple(found)
-
-
-def new_programs(before: Lock, after: Lock) -> set[str]:
-    """Digests of programs that no variant of the first lock has."""
-    old, new = (
-        {digest for programs in lock.variants.values() for digest in programs.values()}
-        for lock in (before, after)
-    )
-    return new - old

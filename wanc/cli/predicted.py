@@ -10,6 +10,7 @@ from wanc.cli.terminal import count, emit, emit_json, size, table
 from wanc.plan.cost import Time
 from wanc.plan.plan import Plan
 from wanc.spec.stage import Stage
+from wanc.units import seconds
 
 NOT_MEASURED = (
     "Times are predictions. Those with attention kernels are calibrated on public\n"
@@ -60,11 +61,6 @@ def _ranked_json(plan: Plan) -> dict[str, Any]:
         "memory_bytes": plan.memory_bytes,
         "hbm_bytes": plan.hbm_bytes,
     }
-
-
-def seconds(value: float) -> str:
-    """Seconds for people, with two or three digits."""
-    return f"{value:.{0 if value >= 99.5 else 1 if value >= 9.95 else 2}f} s"
 
 
 def flops(number: int) -> str:

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from wanc.progress import Task
+from wanc.units import count as count
+from wanc.units import size as size
 
 _FOLDED: dict[str, Any] = {
     "subsequent_indent": "  ",
@@ -57,19 +59,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     console.print()
 
 
-def count(number: int, what: str) -> str:
-    """A number of things, in the singular or the plural."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def size(count: int) -> str:
-    """Bytes for people."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("the last unit takes all")
+def plain(text: str) -> str:
+    """Text of a bundle, with no letter that a terminal would obey."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text
+    )
 
 
 class Terminal:

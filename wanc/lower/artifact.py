@@ -104,6 +104,11 @@ class Artifact:
         self.collectives = tuple(_collectives(self.operations))
 
     @property
+    def text(self) -> str:
+        """The module as MLIR prints it, with every constant whole."""
+        return str(self._module)
+
+    @property
     def communicators(self) -> tuple[Collective, ...]:
         """The first collective of each distinct list of groups, or of a permute's pairs."""
         first: dict[tuple[bool, Groups], Collective] = {}

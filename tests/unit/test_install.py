@@ -58,6 +58,10 @@ def test_a_wheel_works_from_another_directory(wheel: Path, tmp_path: Path) -> No
         check=True,
     )
     assert all(path.startswith(str(site)) for path in found.stdout.split())
+    templates = [*(ROOT / "wanc" / "page").glob("*.j2"), ROOT / "wanc" / "page" / "page.css"]
+    assert len(templates) > 2
+    for template in templates:
+        assert (site / "wanc" / "page" / template.name).is_file(), "pages need it"
 
 
 def test_our_kernels_folder_does_not_hide_hugging_face_s(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ LAYERS = [
     {"bundle", "model", "weights", "identity", "tiny"},
     {"trace", "runtime", "targets", "verify", "diff"},
     {"lower", "run"},
-    {"build", "compare"},
+    {"build", "compare", "page"},
     {"compile", "doctor", "api", "worker"},
     {"cli"},
     {"__main__"},
@@ -36,9 +36,10 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "processes": {"runtime", "run", "api", "compare", "worker", "cli"},
     "runtime": {"run"},
     "weights": {"run"},
-    "run": {"api", "compare", "worker", "cli"},
+    "run": {"api", "compare", "page", "worker", "cli"},
     "compare": {"cli"},
-    "verify": {"cli"},
+    "page": {"cli"},
+    "verify": {"page", "cli"},
     "diff": {"cli"},
     "api": set(),  # of users
     "worker": set(),  # a process of its own
@@ -52,7 +53,7 @@ NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
     for side in (
         *("run", "runtime", "bundle", "weights", "processes", "api", "worker"),
-        *("compare", "verify", "diff"),
+        *("compare", "page", "verify", "diff"),
     )
 }  # the run side knows only the bundle
 

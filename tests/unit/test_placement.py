@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wanc.cli.inspect import chip_rows
+from wanc.cli.inspected import chip_rows
 from wanc.errors import RefusedError
 from wanc.plan.fabric import chip_of, group_problem, hop_problem, mesh_problems
 from wanc.plan.mesh import Mesh

@@ -59,3 +59,33 @@ def uses_by_program(config: VariantConfig) -> dict[str, int]:
         * (record.program.replica_count if record.program.ranks == "all" else tile_ranks)
         for record in config.programs
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobUses:
+    """A blob of a bundle, and what it serves."""
+
+    digest: str
+    size_bytes: int
+    by_variant: dict[int, int]
+    """Variant's number, from 1 -> uses there."""
+
+    @property
+    def uses(self) -> int:
+        """In all variants."""
+        return sum(self.by_variant.values())
+
+
+def blob_uses(configs: Iterable[VariantConfig]) -> dict[str, BlobUses]:
+    """Uses of every blob, by digest."""
+    found: dict[str, BlobUses] = {}
+    for number, config in enumerate(configs, start=1):
+        count = uses_by_program(config)
+        for record in config.programs:
+            for blob in record.blobs:
+                served = found.setdefault(
+                    blob.digest,
+                    BlobUses(digest=blob.digest, size_bytes=blob.size_bytes, by_variant={}),
+                ).by_variant
+                served[number] = served.get(number, 0) + count[record.program.name]
+    return found

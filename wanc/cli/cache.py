@@ -10,8 +10,9 @@ from wanc.cache.store import Cache, default_cache
 from wanc.cache.upkeep import USELESS, Entry, entries, prune
 from wanc.cli import options
 from wanc.cli.gc import print_cleared
-from wanc.cli.terminal import count, emit, emit_json, size, table
+from wanc.cli.terminal import emit, emit_json, table
 from wanc.errors import RequestError
+from wanc.units import count, size
 
 cache_app = typer.Typer(
     name="cache",

@@ -8,8 +8,9 @@ import typer
 
 from wanc.bundle.store import open_bundle
 from wanc.cli import options
-from wanc.cli.terminal import count, emit, emit_json, table
+from wanc.cli.terminal import emit, emit_json, table
 from wanc.errors import BundleError
+from wanc.units import count
 
 if TYPE_CHECKING:
     from wanc.run.check import VariantCheck

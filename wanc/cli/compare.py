@@ -7,8 +7,9 @@ import typer
 
 from wanc.cli import options
 from wanc.cli.generate import quiet_frameworks
-from wanc.cli.terminal import Terminal, count, emit, emit_json, note, table
+from wanc.cli.terminal import Terminal, emit, emit_json, note, table
 from wanc.errors import RequestError, RunError
+from wanc.units import count
 
 if TYPE_CHECKING:
     from wanc.compare.bundle import Compared

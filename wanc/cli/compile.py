@@ -15,12 +15,13 @@ from wanc.cli import options
 from wanc.cli.plan import print_plans
 from wanc.cli.request import plans_of
 from wanc.cli.sharing import sharing_json, sharing_line
-from wanc.cli.terminal import Terminal, count, emit, emit_json, note, size, table
+from wanc.cli.terminal import Terminal, emit, emit_json, note, table
 from wanc.errors import RefusedError, RequestError
 from wanc.plan.plan import Plan
 from wanc.spec.resolve import choose_target
 from wanc.spec.sets import Request
 from wanc.spec.variant import Until
+from wanc.units import count, size
 
 if TYPE_CHECKING:
     from wanc.compile import CompileReport

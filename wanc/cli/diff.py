@@ -7,13 +7,14 @@ import typer
 
 from wanc.cli import options
 from wanc.cli.differences import MOST, difference_lines, numbered, shown
-from wanc.cli.terminal import count, emit, emit_json, plain, size, table
+from wanc.cli.terminal import emit, emit_json, plain, table
 from wanc.diff.again import Distinct
 from wanc.diff.changes import words_changed
 from wanc.diff.compare import Compared, Difference, compare
 from wanc.diff.side import Side, side_of
 from wanc.diff.text import compare_texts
 from wanc.errors import BundleError, RequestError
+from wanc.units import count, size
 
 if TYPE_CHECKING:
     from wanc.lower.text import Text

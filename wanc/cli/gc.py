@@ -11,7 +11,8 @@ from wanc.cache.store import Cache, default_cache
 from wanc.cache.upkeep import prune
 from wanc.clearing import Cleared
 from wanc.cli import options
-from wanc.cli.terminal import count, emit, emit_json, note, size, table
+from wanc.cli.terminal import emit, emit_json, note, table
+from wanc.units import count, size
 
 SHOWN = 20
 """Rows of a table, the largest files; --json has all."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from wanc.cli.terminal import Terminal, count, emit, emit_json, note, table
+from wanc.cli.terminal import Terminal, emit, emit_json, note, table
 from wanc.errors import RunError
+from wanc.units import count
 
 if TYPE_CHECKING:
     from wanc.run.batch import Item, Outcome

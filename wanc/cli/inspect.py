@@ -13,8 +13,9 @@ from wanc.cli import options
 from wanc.cli.inspected import print_bundle, print_program, print_variant
 from wanc.cli.neff import print_neff
 from wanc.cli.sharing import sharing_json
-from wanc.cli.terminal import emit_json, note, size
+from wanc.cli.terminal import emit_json, note
 from wanc.errors import RequestError
+from wanc.units import size
 
 
 def inspect_command(

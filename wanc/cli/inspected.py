@@ -7,11 +7,12 @@ from wanc.bundle.described import DONE, calls_of_programs, holders, key_text
 from wanc.bundle.reports import read_reports
 from wanc.bundle.store import Bundle, config_blobs
 from wanc.cli.sharing import sharing_line
-from wanc.cli.terminal import count, emit, size, table
+from wanc.cli.terminal import emit, table
 from wanc.plan.abi import Tensor, Weight
 from wanc.plan.mesh import Coordinates, Mesh
 from wanc.spec.target import TORUS, TRN2_FABRIC, Fabric
 from wanc.spec.topology import AXES, Axis
+from wanc.units import count, size
 
 
 def print_bundle(bundle: Bundle) -> None:

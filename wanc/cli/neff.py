@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from wanc.bundle.neff import Neff, NeffTensor, read_neff
-from wanc.cli.terminal import count, emit, emit_json, size, table
+from wanc.cli.terminal import emit, emit_json, table
 from wanc.errors import BundleError
+from wanc.units import count, size
 
 _MEMBERS_SHOWN = 12
 

@@ -12,14 +12,14 @@ from wanc.cli import options
 from wanc.cli.predicted import NOT_MEASURED, flops, limit, print_rankings
 from wanc.cli.request import AUTO, plans_of, rankings_of
 from wanc.cli.stage import print_stage, stage_json
-from wanc.cli.terminal import count, emit, emit_json, note, size, table
+from wanc.cli.terminal import emit, emit_json, note, table
 from wanc.errors import RequestError
 from wanc.plan.cost import Cost
 from wanc.plan.plan import Plan
 from wanc.plan.work import Work
 from wanc.spec.sets import Request
 from wanc.spec.stage import Stage, read_stage
-from wanc.units import seconds
+from wanc.units import count, seconds, size
 
 
 def plan_command(

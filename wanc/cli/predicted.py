@@ -6,11 +6,11 @@ import msgspec
 
 from wanc.cli.request import Ranking
 from wanc.cli.stage import stage_json
-from wanc.cli.terminal import count, emit, emit_json, size, table
+from wanc.cli.terminal import emit, emit_json, table
 from wanc.plan.cost import Time
 from wanc.plan.plan import Plan
 from wanc.spec.stage import Stage
-from wanc.units import seconds
+from wanc.units import count, seconds, size
 
 NOT_MEASURED = (
     "Times are predictions. Those with attention kernels are calibrated on public\n"

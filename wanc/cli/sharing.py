@@ -5,7 +5,7 @@ from typing import Any
 
 from wanc.bundle.config import VariantConfig
 from wanc.bundle.sharing import sharing_of
-from wanc.cli.terminal import count, size
+from wanc.units import count, size
 
 
 def sharing_line(configs: Iterable[VariantConfig]) -> str:

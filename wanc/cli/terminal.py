@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wanc.progress import Task
-from wanc.units import count as count
-from wanc.units import size as size
+from wanc.units import count
 
 _FOLDED: dict[str, Any] = {
     "subsequent_indent": "  ",

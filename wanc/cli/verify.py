@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from wanc.cli import options
-from wanc.cli.terminal import Terminal, count, emit, emit_json, note, size, table
+from wanc.cli.terminal import Terminal, emit, emit_json, note, table
+from wanc.units import count, size
 from wanc.errors import BundleError
 
 

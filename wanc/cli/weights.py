@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from wanc.cli import options
-from wanc.cli.terminal import Terminal, emit, emit_json, note, size
+from wanc.cli.terminal import Terminal, emit, emit_json, note
+from wanc.units import size
 
 weights_app = typer.Typer(
     name="weights", help="Prepare a checkpoint for the ranks of a bundle.", rich_markup_mode=None

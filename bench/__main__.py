@@ -23,6 +23,7 @@ import torch
 
 from bench.command_line import host_step, light_rows, lowering
 from bench.model import MODEL, SHAPE
+from bench.verify import Rates, show_verify, start_up, verify_rows
 from wanc.cache.store import Cache
 from wanc.compile import compile_bundle
 from wanc.plan.plan import make_plan
@@ -199,10 +200,12 @@ def main() -> None:
             }
         rows["start to mp4"] = start_row(load, values, folder)
         commands = light_rows(bundle)
+        verified = verify_rows(bundle), start_up(bundle)
     host = host_step()
     show(rows, compile_s)
     show_commands(commands, lowered, host)
-    keep(rows, compile_s, commands, lowered, host)
+    show_verify(*verified)
+    keep(rows, compile_s, commands, lowered, host, verified)
 
 
 def show(rows: dict[str, dict[str, float]], compile_s: float) -> None:
@@ -240,6 +243,7 @@ def keep(
     commands: dict[str, float],
     lowered: tuple[float, float],
     host: dict[str, float],
+    verified: tuple[dict[str, Rates], float],
 ) -> None:
     """Add a line to the file of measurements."""
     kept = {
@@ -250,6 +254,8 @@ def keep(
         "lowering_s": lowered[0],
         "lowering_peak_gb": lowered[1],
         "host_step_ms": host,
+        "verify_bytes_per_s": verified[0],
+        "verify_start_ms": verified[1],
     }
     KEPT.parent.mkdir(exist_ok=True)
     with KEPT.open("a") as file:

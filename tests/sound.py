@@ -8,16 +8,18 @@ from typing import Any
 
 from wanc.bundle import oci
 from wanc.bundle.config import Blob, VariantConfig
+from wanc.bundle.pieces import pieces_of
 from wanc.bundle.store import NewVariant, write_bundle
 from wanc.bundle.wire import record_of
 from wanc.bundle.xla_cpu import TRIPLE
+from wanc.bundle.xla_interface import XlaInterface, interface_from
 from wanc.digest import of_bytes
 from wanc.plan.abi import Program
 from wanc.progress import Silent
 from wanc.verify.executables import MAGIC
 from wanc.verify.verify import Verified, verify_bundle
 
-EXECUTABLE_TYPE = "application/vnd.wanc.program.xla-cpu.v1"
+EXECUTABLE_TYPE = oci.XLA_CPU
 ELEMENT_TYPES = {"float32": 11, "bfloat16": 16}
 
 
@@ -42,7 +44,12 @@ def executable_of(program: Program) -> bytes:
 
 
 def container(
-    name: str, arguments: Sequence[Any], results: Sequence[Any], replicas: int, triple: str = TRIPLE
+    name: str,
+    arguments: Sequence[Any],
+    results: Sequence[Any],
+    replicas: int,
+    triple: str = TRIPLE,
+    features: str = "",
 ) -> bytes:
     """By xla/service/hlo.proto; a tensor is a dtype and a shape."""
     many = len(results) != 1
@@ -51,7 +58,8 @@ def container(
     module = record_of(1, name.encode()) + record_of(4, shape)
     if replicas > 1:
         module += record_of(15, _number(1, replicas) + _number(2, 1))
-    compiled = record_of(1, record_of(1, module)) + record_of(9, record_of(1, triple.encode()))
+    target = record_of(1, triple.encode()) + record_of(3, features.encode())
+    compiled = record_of(1, record_of(1, module)) + record_of(9, target)
     return b"\x00" + record_of(1, compiled) + record_of(2, b"")
 
 
@@ -71,6 +79,11 @@ def _number(number: int, value: int) -> bytes:
 
 def _varint(value: int) -> bytes:
     return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+
+
+def interface_of(executable: bytes) -> XlaInterface:
+    """The interface of an executable that is in memory."""
+    return interface_from(pieces_of(executable), len(executable))
 
 
 def with_programs(config: VariantConfig) -> tuple[VariantConfig, dict[str, bytes]]:
@@ -119,15 +132,37 @@ def blob_file(path: Path, digest: str) -> Path:
     return path / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
 
+def values_in(value: Any) -> list[tuple[Any, Any]]:
+    """(holder, key) of every value in JSON."""
+    found = []
+    stack = [value]
+    while stack:
+        holder = stack.pop()
+        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+        for key in keys:
+            found.append((holder, key))
+            if isinstance(holder[key], dict | list):
+                stack.append(holder[key])
+    return found
+
+
 def _part(document: Any, key: str) -> Any:
     return document.get(key) if isinstance(document, dict) else None
+
+
+def spelled(document: Any, *, canonical: bool = False) -> bytes:
+    """JSON as wanc spells it; bytes stay what they are."""
+    if isinstance(document, bytes):
+        return document
+    compact: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False}
+    return json.dumps(document, sort_keys=canonical, **compact).encode(errors="surrogatepass")
 
 
 class Editor:
     """Changes the JSON of a bundle, and makes every digest above it right again."""
 
     def __init__(self, path: Path, variant: int = 0) -> None:
-        self._path, self._variant = path, variant
+        self.path = path
         self.top = json.loads((path / "index.json").read_bytes())
         self._entry = next(e for e in self.top["manifests"] if e["mediaType"] == oci.INDEX)
         self.index = self._read(self._entry)
@@ -136,11 +171,11 @@ class Editor:
         self.config = self._read(self.manifest["config"])
 
     def _read(self, descriptor: dict[str, Any]) -> Any:
-        return json.loads(blob_file(self._path, descriptor["digest"]).read_bytes())
+        return json.loads(blob_file(self.path, descriptor["digest"]).read_bytes())
 
     def put(self, data: bytes) -> dict[str, Any]:
         """Write a blob; its digest and size."""
-        blob_file(self._path, of_bytes(data)).write_bytes(data)
+        blob_file(self.path, of_bytes(data)).write_bytes(data)
         return {"digest": of_bytes(data), "size": len(data)}
 
     def layer(self, data: bytes, media_type: str = EXECUTABLE_TYPE) -> dict[str, Any]:
@@ -149,6 +184,14 @@ class Editor:
         self.manifest["layers"].append({"mediaType": media_type, **written})
         return {"digest": written["digest"], "size_bytes": written["size"]}
 
+    def replace(self, program: int, kind: str, data: bytes) -> None:
+        """Give a program another StableHLO or executable, and its layer."""
+        record, written = self.config["programs"][program], self.put(data)
+        for layer in self.manifest["layers"]:
+            if layer["digest"] == record[kind]["digest"]:
+                layer.update(written)
+        record[kind] = {"digest": written["digest"], "size_bytes": written["size"]}
+
     def save(self) -> None:
         """Write all of it, from the config up."""
         for document, named in (
@@ -156,11 +199,10 @@ class Editor:
             (self.manifest, self.listed),
             (self.index, self._entry),
         ):
-            data = document if isinstance(document, bytes) else json.dumps(document).encode()
-            written = self.put(data)
+            written = self.put(spelled(document, canonical=document is self.config))
             if isinstance(named, dict):
                 named.update(written)
-        (self._path / "index.json").write_text(json.dumps(self.top))
+        (self.path / "index.json").write_text(json.dumps(self.top))
 
 
 def edit(path: Path, change: Callable[[Editor], object], variant: int = 0) -> None:

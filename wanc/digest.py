@@ -2,9 +2,13 @@
 
 import hashlib
 import json
-from io import BufferedReader, FileIO
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
+
+PIECE_BYTES = 256 << 10
+"""Of a file that is read: it stays in a core's own cache while it is hashed and looked at."""
 
 
 def canonical_json(value: Any) -> bytes:
@@ -26,11 +30,28 @@ def of_json(value: Any) -> str:
 
 
 def of_file(path: Path) -> str:
-    """Digest of a file's bytes; raises OSError."""
-    with path.open("rb") as stream:
-        return of_stream(stream)
+    """Digest of a file's bytes, which are never in memory whole; raises OSError."""
+    with path.open("rb", buffering=0) as stream:
+        return Reading(stream).digest()
 
 
-def of_stream(stream: BufferedReader | FileIO) -> str:
-    """Digest of what is left of an open file, which is never in memory whole; raises OSError."""
-    return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+class Reading:
+    """Reads an open file once, and hashes all that passes, whoever looks at it meanwhile."""
+
+    def __init__(self, stream: FileIO) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+        self._room = memoryview(bytearray(PIECE_BYTES))
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """What is left, each piece until the next is asked for; raises OSError."""
+        while count := self._stream.readinto(self._room):
+            piece = self._room[:count]
+            self._hash.update(piece)
+            yield piece
+
+    def digest(self) -> str:
+        """Digest of the whole, of which what is left is read; raises OSError."""
+        for _ in self:
+            pass
+        return f"sha256:{self._hash.hexdigest()}"

@@ -1,5 +1,7 @@
 """wanc verify on what is really compiled: sound, and executables that are exchanged are told."""
 
+import gzip
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +10,13 @@ from typing import Any
 import pytest
 
 from tests.compiled import tiny_plan
-from tests.neuron_bundles import make_twins
-from tests.sound import Editor, edit, faults, verified
+from tests.neuron_bundles import Twins, make_twins
+from tests.sound import Editor, blob_file, edit, faults, interface_of, verified
+from tests.unit.test_verify_fuzz import outside, watched
+from wanc.bundle.neff import HEADER_BYTES
+from wanc.bundle.pieces import pieces_of
 from wanc.bundle.store import open_bundle
-from wanc.bundle.xla_interface import interface_of
+from wanc.verify.executables import misfits, uses_of
 
 SHAPE = "208x128x5"
 
@@ -22,6 +27,12 @@ def bundle(wanc: Any, tmp_path: Path) -> Path:
     path = shutil.copytree(wanc.bundle(SHAPE, "tp1"), tmp_path / "bundle")
     wanc.compile([tiny_plan(SHAPE, "tp2")], path)
     return path
+
+
+@pytest.fixture(scope="module")
+def twins(wanc: Any, tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    """Bundles for trn2 and for CPUs; copied, never changed."""
+    return make_twins(tmp_path_factory.mktemp("twins"), wanc.checkpoint, SHAPE, "tp2")
 
 
 def executables(path: Path, topology: str) -> dict[str, Any]:
@@ -46,6 +57,8 @@ def give(executables: dict[str, Any]) -> Callable[[Editor], None]:
         for layer in editor.manifest["layers"]:
             if new := becomes.get(layer["digest"]):
                 layer.update(digest=new["digest"], size=new["size_bytes"])
+        layers = {layer["digest"]: layer for layer in editor.manifest["layers"]}
+        editor.manifest["layers"] = list(layers.values())
 
     return change
 
@@ -111,17 +124,88 @@ def test_programs_that_are_exchanged_are_told(bundle: Path) -> None:
     ]
 
 
-def test_a_bundle_for_trainium_is_sound(wanc: Any, tmp_path: Path) -> None:
-    twins = make_twins(tmp_path, wanc.checkpoint, SHAPE, "tp2")
+def test_a_bundle_for_trainium_is_sound(twins: Twins, tmp_path: Path) -> None:
     for path in (twins.trn2, twins.cpu):
         assert verified(path).findings == ()
     neffs, code = executables(twins.trn2, "tp2"), executables(twins.cpu, "tp2")
-    shutil.copytree(twins.cpu / "blobs", twins.trn2 / "blobs", dirs_exist_ok=True)
-    edit(twins.trn2, give({"dit_head": code["dit_head"], "dit_embed": neffs["dit_blocks"]}))
-    found = faults(twins.trn2)
+    trn2 = shutil.copytree(twins.trn2, tmp_path / "trn2")
+    shutil.copytree(twins.cpu / "blobs", trn2 / "blobs", dirs_exist_ok=True)
+    edit(trn2, give({"dit_head": code["dit_head"], "dit_embed": neffs["dit_blocks"]}))
+    found = faults(trn2)
     assert [(kind, where) for kind, where, _ in found] == [
         ("executable", "variant 1, program dit_embed"),
         ("executable", "variant 1, program dit_head"),
     ]
     assert "its interface is not that of program dit_embed" in found[0][2]
     assert "not a NEFF, or a damaged one" in found[1][2]
+
+
+# --- changed inside, with every digest right ------------------------------------------------------
+
+
+def changed(data: bytes, chance: random.Random) -> bytes:
+    """Bytes of an executable with some changed: anywhere, or where its container begins or ends."""
+    made = bytearray(data)
+    edge = min(600, len(made))
+    for _ in range(chance.randint(1, 6)):
+        within = chance.choice([range(edge), range(len(made) - edge, len(made)), range(len(made))])
+        made[chance.choice(within)] = chance.randrange(256)
+    cut = chance.choice([len(made), len(made), len(made), chance.randrange(len(made))])
+    return bytes(made[:cut])
+
+
+def changed_neff(data: bytes, chance: random.Random) -> bytes:
+    """A NEFF with bytes changed in its file, or in the tar that is gzipped there."""
+    if chance.random() < 0.3:
+        return changed(data, chance)
+    packed = gzip.compress(changed(gzip.decompress(data[HEADER_BYTES:]), chance), 1)
+    header = bytearray(data[:HEADER_BYTES])
+    header[16:24] = len(packed).to_bytes(8, "little")
+    return bytes(header) + packed
+
+
+CHANGES = {"cpu": changed, "trn2": changed_neff}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("target", CHANGES)
+def test_a_changed_executable_is_a_fault_or_has_its_interface(
+    twins: Twins, target: str, repetitions: Callable[[int, int], int]
+) -> None:
+    """Never anything else, as an error of Python's; code bytes have nothing to be judged by."""
+    bundle = open_bundle(getattr(twins, target))
+    config, chance = bundle.variants[0].config, random.Random(5)
+    kept = told = 0
+    for digest, use in uses_of("v", config):
+        if use.media_type.endswith("stablehlo.v1"):
+            continue
+        data = blob_file(bundle.path, digest).read_bytes()
+        assert misfits(pieces_of(data), len(data), [use]) == []
+        for _ in range(repetitions(20, 2_000)):
+            other = CHANGES[target](data, chance)
+            found = misfits(pieces_of(other), len(other), [use])
+            assert [where for where, _ in found] in ([], [use.where])
+            kept, told = kept + (not found), told + bool(found)
+    assert kept
+    assert told
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("target", CHANGES)
+def test_a_bundle_with_a_changed_executable_reads_nothing_outside(
+    twins: Twins, tmp_path: Path, target: str, repetitions: Callable[[int, int], int]
+) -> None:
+    whole, chance = getattr(twins, target), random.Random(7)
+    for number in range(repetitions(5, 200)):
+        path = shutil.copytree(whole, tmp_path / "changed")
+        editor = Editor(path)
+        program = chance.randrange(len(editor.config["programs"]))
+        name = editor.config["programs"][program]["executable"]["digest"]
+        data = CHANGES[target](blob_file(path, name).read_bytes(), chance)
+        editor.replace(program, "executable", data)
+        editor.save()
+        with watched() as opened:
+            found = faults(path)
+        assert outside(opened, path) == [], number
+        assert {kind for kind, _, _ in found} <= {"executable"}, number
+        shutil.rmtree(path)

@@ -263,8 +263,8 @@ def fail_at(monkeypatch, step: int, error):
     return written
 
 
-WRITES = 5
-"""The report, its empty config, its manifest, oci-layout, index.json."""
+WRITES = 4
+"""The report, its empty config, its manifest, index.json."""
 
 
 def test_attaching_commits_by_the_index(bundle, monkeypatch):

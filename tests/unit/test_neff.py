@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from wanc.bundle import neff_archive
-from wanc.bundle.neff import Neff, check_abi, read_neff
+from wanc.bundle import neff, neff_archive
+from wanc.bundle.neff import Neff, check_abi, neff_from, read_neff
 from wanc.cli import main
 from wanc.errors import BundleError
 from wanc.plan.abi import Program, Tensor, Weight
@@ -254,9 +254,41 @@ def test_bombs_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(neff_archive, "MOST_KEPT_BYTES", 1 << 16)
     with pytest.raises(BundleError, match="more than 65536 bytes of JSON"):
         read(gzip.compress(tar({"sg00/def.json": definition() + b" " * (1 << 16)})))
+    long_names = {f"{number}/{'deep/' * 4000}": b"" for number in range(5)}
+    with pytest.raises(BundleError, match="more than 65536 bytes of JSON and names"):
+        read(gzip.compress(tar({**long_names, **FILES}, tarfile.GNU_FORMAT)))
     monkeypatch.setattr(neff_archive, "MOST_MEMBERS", 2)
     with pytest.raises(BundleError, match="more than 2 members"):
         read(gzip.compress(tar(FILES)))
+    many = definition().replace(b'"sg00"', b"[" + b"[]," * 100 + b"1]")
+    monkeypatch.setattr(neff, "MOST_VALUES", 200)
+    with pytest.raises(BundleError, match=r"sg00/def\.json: more than 200 values of JSON"):
+        read(tar({"sg00/def.json": many}))
+
+
+def test_streams_that_follow_each_other_are_one_file():
+    """As gzip reads them: cut anywhere, zeros in between; a few, for each costs some work."""
+    archive, cut = tar(FILES), 700
+    parts = [gzip.compress(archive[:cut]), gzip.compress(archive[cut:])]
+    whole = read(gzip.compress(archive))
+    for between in (b"", bytes(3), bytes(600_000)):
+        assert read(parts[0] + between + parts[1] + between).members == whole.members
+    with pytest.raises(BundleError, match="gzip stream is damaged"):
+        read(parts[0] + parts[1] + b"no stream")
+    with pytest.raises(BundleError, match="more than 1000 gzip streams"):
+        read(gzip.compress(b"") * 1001)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 511, 4096])
+@pytest.mark.parametrize("pack", [gzip.compress, bytes])
+def test_pieces_may_be_of_any_size(pack: Callable[[bytes], bytes], piece_bytes: int):
+    data = file_of(pack(tar(FILES, tarfile.PAX_FORMAT)))
+    view = memoryview(data)
+    pieces = [view[at : at + piece_bytes] for at in range(0, len(data), piece_bytes)]
+    assert neff_from(pieces, len(data), "here") == read_neff(data, "here")
+    for count in (0, len(pieces) // 2):  # a file that shrinks while it is read
+        with pytest.raises(BundleError, match="not a NEFF, or a damaged one"):
+            neff_from(pieces[:count], len(data), "here")
 
 
 def test_links_and_paths_lead_nowhere(tmp_path: Path):

@@ -1,18 +1,22 @@
 """wanc verify on bundles of real plans: each fault is found, and a sound bundle has none."""
 
 import copy
+import hashlib
 import json
 import os
 import random
 import shutil
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.doubles import neuronx_cc
 from tests.sound import (
     EXECUTABLE_TYPE,
     Editor,
@@ -21,18 +25,26 @@ from tests.sound import (
     edit,
     executable_of,
     faults,
+    interface_of,
+    spelled,
+    values_in,
     verified,
     write_sound,
 )
 from tests.unit.conftest import variant_of
-from wanc.bundle import oci
-from wanc.bundle.config import FORMAT_VERSION, encode_config
+from wanc.bundle import oci, wire
+from wanc.bundle.config import FORMAT_VERSION
+from wanc.bundle.pieces import pieces_of
 from wanc.bundle.reports import COVERS_ANNOTATION, attach_report
 from wanc.bundle.store import FORMAT_ANNOTATION, MAX_JSON_BYTES, open_bundle
-from wanc.bundle.xla_interface import check_interface, interface_of
+from wanc.bundle.wire import record_of
+from wanc.bundle.xla_interface import check_interface, interface_from
 from wanc.cli import main
-from wanc.digest import of_bytes
-from wanc.errors import BundleError, WancError
+from wanc.digest import PIECE_BYTES, Reading, of_bytes, of_file
+from wanc.errors import BundleError
+from wanc.verify import findings, references
+from wanc.verify.layout import Orphans
+from wanc.verify.references import MISSPELLED
 
 KINDS = ["index", "manifest", "config", "stablehlo", "executable"]
 JSON_KINDS = KINDS[:3]
@@ -153,8 +165,8 @@ def make_pipe(file: Path, _: Path) -> None:
 DAMAGE = {
     flip: "its bytes are sha256:",
     truncate: " bytes; ",
-    remove: "missing, or a link: No such file",
-    link: "missing, or a link: Too many levels",
+    remove: "is missing: No such file",
+    link: "cannot be read: it is a link",
     make_folder: "is no regular file",
     make_pipe: "is no regular file",
 }
@@ -272,7 +284,7 @@ def test_another_spelling_of_the_layout_is_the_same(bundle: Path):
 )
 def test_another_index_json_is_told(bundle: Path, data: bytes):
     (bundle / "index.json").write_bytes(data)
-    assert places(bundle) == [("layout", "index.json")]
+    assert set(places(bundle)) == {("layout", "index.json")}
 
 
 def test_index_json_names_one_bundle(bundle: Path):
@@ -340,7 +352,8 @@ def test_loose_blobs_are_notices(bundle: Path):
     assert seen.is_sound
     (notice,) = seen.findings
     assert (notice.kind, notice.where) == ("orphan", "blobs/sha256")
-    assert notice.what.startswith("2 that nothing refers to")
+    assert notice.what.startswith("2 of 5 bytes that nothing refers to")
+    assert seen.orphans == Orphans(blobs=2, bytes=5, digests=(of_bytes(b"loose"),))
 
 
 def test_what_another_tool_names_is_a_notice(bundle: Path):
@@ -378,8 +391,8 @@ def test_what_cannot_be_read_is_told(bundle: Path, monkeypatch: pytest.MonkeyPat
         patched.setattr(os, "scandir", refused)
         assert {kind for kind, _ in places(bundle)} == {"layout"}
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", refused)
-        assert ("layout", "index.json") in places(bundle)
+        patched.setattr("wanc.verify.files.os.open", refused)
+        assert ("layout", "oci-layout") in places(bundle)
 
 
 # --- references -----------------------------------------------------------------------------------
@@ -391,7 +404,7 @@ MANIFEST_EDITS: list[tuple[Callable[[Editor], Any], str]] = [
     (lambda e: e.manifest.update(artifactType="a/b"), "artifactType is 'a/b'"),
     (lambda e: e.manifest.pop("artifactType"), "artifactType is None"),
     (lambda e: e.manifest["config"].update(mediaType="a/b"), "of the config is 'a/b'"),
-    (lambda e: e.manifest["layers"][0].update(mediaType="a/b"), "media type is 'a/b'"),
+    (lambda e: e.manifest["layers"][0].update(mediaType="a/b"), "a layer of type 'a/b'; needs"),
     (lambda e: e.layer(b"of nothing"), "is of no program"),
     (lambda e: e.manifest["layers"].pop(0), "no layer does"),
     (lambda e: e.manifest["annotations"].update(a="b"), "the manifest's annotations"),
@@ -467,7 +480,10 @@ def test_the_bundle_index_is_an_oci_index(bundle: Path, key: str):
 
 def test_two_variants_with_the_same_annotations_are_told(bundle: Path):
     edit(bundle, lambda e: e.index["manifests"].append(copy.deepcopy(e.listed)), 1)
-    assert faults(bundle) == [("reference", "variant 3", "has the annotations of variant 2")]
+    assert faults(bundle) == [
+        ("reference", "variant 3", "has the annotations of variant 2"),
+        ("reference", "variant 3", "has the manifest of something else"),
+    ]
 
 
 def test_a_bundle_without_variants_is_told(bundle: Path):
@@ -506,16 +522,8 @@ def test_digests_are_no_paths(bundle: Path, digest: str, of: str):
         edit(bundle, lambda e: e.manifest["layers"][0].update(digest=digest))
     else:
         editor.manifest["config"]["digest"] = digest
-        editor.config = b"x"
-        config = editor.manifest.pop("config")
+        editor.manifest = spelled(editor.manifest)
         editor.save()
-        edit_raw = Editor.__new__(Editor)
-        edit_raw.__dict__.update(editor.__dict__)
-        edit_raw.manifest = json.dumps({**editor.manifest, "config": config}).encode()
-        edit_raw.listed.update(edit_raw.put(edit_raw.manifest))
-        index = json.dumps(editor.index).encode()
-        editor.top["manifests"][0].update(editor.put(index))
-        (bundle / "index.json").write_text(json.dumps(editor.top))
     (found,) = faults(bundle)
     assert "a descriptor is damaged" in found[2]
 
@@ -555,7 +563,7 @@ def change_report(path: Path, change: Callable[[dict[str, Any], dict[str, Any]],
     entry = next(e for e in top["manifests"] if e["mediaType"] != oci.INDEX)
     manifest = json.loads(blob_file(path, entry["digest"]).read_bytes())
     change(entry, manifest)
-    data = json.dumps(manifest).encode()
+    data = spelled(manifest)
     blob_file(path, of_bytes(data)).write_bytes(data)
     entry.update(digest=of_bytes(data), size=len(data))
     (path / "index.json").write_text(json.dumps(top))
@@ -581,6 +589,15 @@ def test_a_report_is_sound(reported: Path):
         (lambda _, m: m.update(config=3), "descriptor is damaged"),
         (cover("nothing"), "covers"),
         (cover(""), "covers"),
+        (cover(",".join(f"sha256:{letter * 64}" for letter in "ba")), "in order"),
+        (cover(",".join([f"sha256:{'a' * 64}"] * 2)), "each once"),
+        (lambda e, _: e.update(mediaType="a/b"), "media type is 'a/b'"),
+        (lambda _, m: m.update(mediaType="a/b"), "mediaType is 'a/b'"),
+        (lambda _, m: m.update(schemaVersion="2"), "schemaVersion is '2'"),
+        (lambda _, m: m["layers"][0].update(mediaType="a/b"), "one layer of that media type"),
+        (lambda _, m: m["layers"][0].update(annotations={"a": "b"}), "a layer has annotations"),
+        (lambda _, m: m["config"].update(mediaType="a/b"), "its config is not the empty one"),
+        (lambda _, m: m.update(subject={}), MISSPELLED),
     ],
 )
 def test_a_damaged_report_is_told(reported: Path, change: Any, what: str):
@@ -588,6 +605,27 @@ def test_a_damaged_report_is_told(reported: Path, change: Any, what: str):
     found = faults(reported)
     assert [kind for kind, _, _ in found] == ["report"]
     assert what in found[0][2]
+
+
+@pytest.mark.parametrize("data", [b"text", b"[]", b'{"a":1,"a":2}'])
+def test_a_report_is_a_json_object(bundle: Path, data: bytes):
+    attach_report(bundle, data, (digest_of(bundle, "stablehlo"),))
+    ((kind, _, what),) = faults(bundle)
+    assert kind == "report"
+    assert what.startswith("what it says: not ")
+
+
+def test_a_report_that_is_named_twice_is_told(reported: Path):
+    top = json.loads((reported / "index.json").read_bytes())
+    top["manifests"] += [each for each in top["manifests"] if each["mediaType"] != oci.INDEX]
+    (reported / "index.json").write_text(json.dumps(top))
+    ((kind, _, what),) = faults(reported)
+    assert (kind, what) == ("report", "is named twice")
+
+
+def test_one_report_of_two_covers_is_sound(reported: Path):
+    attach_report(reported, b'{"report": 1}', (digest_of(reported, "stablehlo", 1),))
+    assert faults(reported) == []
 
 
 def test_a_damaged_blob_of_a_report_is_told(reported: Path):
@@ -755,32 +793,15 @@ def test_the_largest_numbers_that_are_planned_take_no_time(bundle: Path, path: s
     "data", [b"", b"not an executable", b"\x00\x0a\xff\xff\xff\xff\x0f", b"\xff" * 99]
 )
 def test_an_executable_that_is_none_is_told(bundle: Path, data: bytes):
-    def change(editor: Editor) -> None:
-        record = editor.config["programs"][4]
-        editor.manifest["layers"] = [
-            layer
-            for layer in editor.manifest["layers"]
-            if layer["digest"] != record["executable"]["digest"]
-        ]
-        record["executable"] = editor.layer(data)
-
-    edit(bundle, change)
+    edit(bundle, lambda e: e.replace(4, "executable", data))
     ((kind, where, what),) = faults(bundle)
     assert (kind, where) == ("executable", "variant 1, program dit_head")
     assert "not an executable of XLA:CPU, or a damaged one" in what
 
 
-def test_stablehlo_that_is_none_is_told(bundle: Path):
-    def change(editor: Editor) -> None:
-        record = editor.config["programs"][4]
-        editor.manifest["layers"] = [
-            layer
-            for layer in editor.manifest["layers"]
-            if layer["digest"] != record["stablehlo"]["digest"]
-        ]
-        record["stablehlo"] = editor.layer(b"module @text {}", oci.STABLEHLO)
-
-    edit(bundle, change)
+@pytest.mark.parametrize("data", [b"module @text {}", b"ML", b""])
+def test_stablehlo_that_is_none_is_told(bundle: Path, data: bytes):
+    edit(bundle, lambda e: e.replace(4, "stablehlo", data))
     assert faults(bundle) == [
         ("executable", "variant 1, program dit_head", "its StableHLO is no MLIR bytecode")
     ]
@@ -824,22 +845,15 @@ def test_an_interface_is_read():
     ],
 )
 def test_another_interface_is_told(changes: dict[str, Any], what: str):
-    check_interface(container(**interface()), head())
+    check_interface(interface_of(container(**interface())), head())
     with pytest.raises(BundleError) as caught:
-        check_interface(container(**interface(**changes)), head())
+        check_interface(interface_of(container(**interface(**changes))), head())
     assert what in str(caught.value)
 
 
 def test_code_for_another_machine_is_told(bundle: Path):
     data = container(**interface(), triple="aarch64-unknown-linux-gnu")
-
-    def change(editor: Editor) -> None:
-        record = editor.config["programs"][4]
-        old = record["executable"]["digest"]
-        editor.manifest["layers"] = [e for e in editor.manifest["layers"] if e["digest"] != old]
-        record["executable"] = editor.layer(data)
-
-    edit(bundle, change)
+    edit(bundle, lambda e: e.replace(4, "executable", data))
     ((kind, _, what),) = faults(bundle)
     assert kind == "executable"
     assert "its code is for 'aarch64-unknown-linux-gnu'" in what
@@ -856,9 +870,522 @@ def test_a_damaged_executable_raises_nothing_else(repetitions: Callable[[int, in
             data[chance.randrange(len(data))] = chance.randrange(256)
         try:
             kept = chance.choice([len(data), chance.randrange(len(data))])
-            check_interface(bytes(data[:kept]), program)
+            check_interface(interface_of(bytes(data[:kept])), program)
         except BundleError:
             continue
+
+
+# --- spelling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("", "note"),
+        ("variant.shape", "depth_px"),
+        ("programs.3.program", "hint"),
+        ("programs.0.program.weights.0", "scale"),
+        ("schedule.stages.1.calls.0.inputs.0", "offset"),
+        ("model.vae", "tiled"),
+    ],
+)
+def test_a_field_that_no_config_has_is_told(bundle: Path, path: str, name: str):
+    """Readers leave it alone, and so would not see what the digest names."""
+    edit(bundle, put(f"{path}.{name}" if path else name, None))
+    where = f"{path}.{name}" if path else name
+    assert faults(bundle) == [("config", "variant 1", f"fields that no config has: {where}")]
+
+
+def respell(change: Callable[[bytes], bytes]) -> Callable[[Editor], None]:
+    """Change the config's text."""
+
+    def edited(editor: Editor) -> None:
+        before = spelled(editor.config, canonical=True)
+        editor.config = change(before)
+        assert editor.config != before
+
+    return edited
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data + b"\n",
+        lambda data: data.replace(b",", b", ", 1),
+        lambda data: data.replace(b'"format_version":4', b'"format_version":4,"format_version":4'),
+        lambda data: data.replace(b'"format_version":4', b'"format_version":9,"format_version":4'),
+        lambda data: data.replace(b'"flow_shift":12.0', b'"flow_shift":12'),
+        lambda data: data.replace(b'"flow_shift":12.0', b'"flow_shift":1.2e1'),
+        lambda data: data.replace(b'"task":"t2v"', b'"task":"\\u00742v"'),
+        lambda data: data.replace(b'"axis":null,', b"", 1),  # read as what it was
+    ],
+)
+def test_a_config_has_one_spelling(bundle: Path, change: Callable[[bytes], bytes]):
+    edit(bundle, respell(change))
+    assert faults(bundle) == [("config", "variant 1", MISSPELLED)]
+
+
+@pytest.mark.parametrize("of", ["manifest", "index"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data + b"\n",
+        lambda data: data.replace(b":", b": ", 1),
+        lambda data: data.replace(b'{"schemaVersion":2,', b'{"subject":null,"schemaVersion":2,'),
+        lambda data: (
+            data.replace(b'"schemaVersion":2,"mediaType"', b'"mediaType"')[:-1]
+            + b',"schemaVersion":2}'
+        ),
+        lambda data: data.replace(b'"size":', b'"urls":[],"size":', 1),
+        lambda data: data.replace(b"vnd.wanc", b"vnd\\u002ewanc", 1),
+    ],
+)
+def test_a_manifest_and_an_index_have_one_spelling(
+    bundle: Path, of: str, change: Callable[[bytes], bytes]
+):
+    def edited(editor: Editor) -> None:
+        before = spelled(getattr(editor, of))
+        setattr(editor, of, change(before))
+        assert getattr(editor, of) != before
+
+    edit(bundle, edited)
+    where = {"manifest": "variant 1", "index": "bundle index"}[of]
+    assert faults(bundle) == [("reference", where, MISSPELLED)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: e.manifest["layers"].reverse(),
+        lambda e: e.manifest["layers"][0].update(annotations={"a": "b"}),
+        lambda e: e.manifest["config"].update(annotations={"a": "b"}),
+        lambda e: e.manifest.update(subject={"mediaType": "a/b"}),
+    ],
+)
+def test_a_manifest_follows_from_its_config(bundle: Path, change: Callable[[Editor], Any]):
+    edit(bundle, change)
+    assert faults(bundle) == [("reference", "variant 1", MISSPELLED)]
+
+
+def test_variants_are_listed_in_order(bundle: Path):
+    edit(bundle, lambda e: e.index["manifests"].reverse())
+    assert faults(bundle) == [("reference", "bundle index", MISSPELLED)]
+
+
+def test_programs_are_listed_in_order(bundle: Path):
+    edit(bundle, lambda e: e.config["programs"].reverse())
+    assert ("plan", "variant 1", "its programs are in another order than planned") in faults(bundle)
+
+
+def twice(data: bytes) -> bytes:
+    """Two values of one key: readers differ in which they take."""
+    return data.replace(b'"mediaType":', b'"mediaType":"a/b","mediaType":', 1)
+
+
+def test_a_key_that_stands_twice_is_told(reported: Path):
+    what = "the key 'mediaType' stands twice"
+    top = (reported / "index.json").read_bytes()
+    (reported / "index.json").write_bytes(twice(top))
+    ((kind, where, told),) = faults(reported)
+    assert (kind, where) == ("layout", "index.json")
+    assert what in told
+    (reported / "index.json").write_bytes(top)
+    entry = next(e for e in json.loads(top)["manifests"] if e["mediaType"] != oci.INDEX)
+    manifest = twice(blob_file(reported, entry["digest"]).read_bytes())
+    blob_file(reported, of_bytes(manifest)).write_bytes(manifest)
+    (reported / "index.json").write_bytes(
+        top.replace(entry["digest"].encode(), of_bytes(manifest).encode()).replace(
+            b'"size":%d' % entry["size"], b'"size":%d' % len(manifest)
+        )
+    )
+    ((kind, _, told),) = faults(reported)
+    assert kind == "report"
+    assert what in told
+
+
+@pytest.mark.parametrize("of", ["manifest", "index"])
+def test_a_key_of_a_manifest_that_stands_twice_is_told(bundle: Path, of: str):
+    edit(bundle, lambda e: setattr(e, of, twice(spelled(getattr(e, of)))))
+    ((kind, where, told),) = faults(bundle)
+    assert (kind, where) == ("reference", {"manifest": "variant 1", "index": "bundle index"}[of])
+    assert "the key 'mediaType' stands twice" in told
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'{"a":1,"a":1}', b'{"a":[{"b":1,"b":2}]}', b'{"a":NaN}', b'{"a":-Infinity}']
+    + [text.encode(way) for text in ('{"a":1}',) for way in ("utf-16", "utf-32", "utf-8-sig")],
+)
+def test_json_that_readers_differ_about_is_refused(data: bytes):
+    with pytest.raises(BundleError, match=r"here: not JSON"):
+        oci.parse(data, "here")
+
+
+# --- what JSON says of itself ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("schemaVersion", 1, "schemaVersion is 1; needs 2"),
+        ("schemaVersion", 2.0, "schemaVersion is 2.0; needs 2"),
+        ("schemaVersion", None, "schemaVersion is None; needs 2"),
+        ("mediaType", oci.MANIFEST, f"mediaType is {oci.MANIFEST!r}; needs {oci.INDEX!r}"),
+        ("mediaType", None, "mediaType is None"),
+    ],
+)
+def test_index_json_is_an_oci_index(bundle: Path, key: str, value: Any, what: str):
+    top = json.loads((bundle / "index.json").read_bytes())
+    (bundle / "index.json").write_text(json.dumps({**top, key: value}))
+    ((kind, where, told),) = faults(bundle)
+    assert (kind, where) == ("layout", "index.json")
+    assert what in told
+
+
+def test_index_json_as_other_tools_write_it_is_sound(bundle: Path):
+    """Without the media type, as image tools did for long, and with spaces."""
+    top = json.loads((bundle / "index.json").read_bytes())
+    del top["mediaType"]
+    (bundle / "index.json").write_text(json.dumps(top, indent=2))
+    assert verified(bundle).findings == ()
+
+
+@pytest.mark.parametrize("of", ["top", "index", "manifest"])
+@pytest.mark.parametrize("key", ["mediaType", "schemaVersion", "annotations", "config", "deep"])
+def test_deep_values_are_told_without_showing_them(bundle: Path, of: str, key: str):
+    """As deep as can be read; what is shown of them is not written by them."""
+    value: Any = 1
+    for _ in range(900):
+        value = [value]
+    editor = Editor(bundle)
+    getattr(editor, of)[key] = {"a": value} if key == "annotations" else value
+    if of == "top":
+        (bundle / "index.json").write_bytes(spelled(editor.top))
+    else:
+        editor.manifest = spelled(editor.manifest) if of == "manifest" else editor.manifest
+        editor.save()
+    kinds = {kind for kind, _, _ in faults(bundle)}
+    assert kinds <= {"layout", "reference"}
+    assert kinds or of == "top"
+
+
+def test_what_two_name_as_of_two_types_is_told(bundle: Path):
+    """StableHLO that both variants have: a reader of the one takes it for what it is not."""
+    shared = Editor(bundle).config["programs"][6]["stablehlo"]["digest"]
+    assert shared == Editor(bundle, 1).config["programs"][6]["stablehlo"]["digest"]
+
+    def change(editor: Editor) -> None:
+        layers = {layer["digest"]: layer for layer in editor.manifest["layers"]}
+        layers[shared]["mediaType"] = oci.XLA_CPU
+
+    edit(bundle, change, 1)
+    told = faults(bundle)
+    assert {(kind, where) for kind, where, _ in told} == {("reference", "variant 2")}
+    assert f"{shared} is of type {oci.XLA_CPU!r}; variant 1 has it as {oci.STABLEHLO!r}" in {
+        what for _, _, what in told
+    }
+
+
+def test_the_empty_layer_holds_nothing_else(bundle: Path):
+    """A media type that no reader looks behind is no place to carry something in."""
+
+    def change(editor: Editor) -> None:
+        for record in editor.config["programs"]:
+            record.update(stablehlo=None, executable=None)
+        editor.manifest["layers"] = [{"mediaType": oci.EMPTY, **editor.put(b"a payload")}]
+        for said in (editor.manifest, editor.listed):
+            said["annotations"]["vnd.wanc.stage"] = "plan"
+
+    edit(bundle, change)
+    digest = of_bytes(b"a payload")
+    assert faults(bundle) == [("reference", "variant 1", f"layer {digest} is of no program")]
+
+
+def test_one_manifest_and_one_config_are_of_one_variant(bundle: Path):
+    """Else a few bytes would have all of them read again and again."""
+    one = Editor(bundle)
+    edit(bundle, lambda e: e.manifest["config"].update(one.manifest["config"]), 1)
+    editor = Editor(bundle, 1)
+    editor.manifest["config"] = one.manifest["config"]
+    editor.manifest = spelled(editor.manifest)
+    editor.save()
+    assert ("config", "variant 2", "has the config of something else") in faults(bundle)
+
+
+def test_json_is_read_up_to_a_size_in_all(bundle: Path, monkeypatch: pytest.MonkeyPatch):
+    sizes = [Editor(bundle, n).manifest["config"]["size"] for n in (0, 1)]
+    monkeypatch.setattr(references, "MOST_JSON_BYTES", sum(sizes))
+    ((kind, where, what),) = faults(bundle)
+    assert (kind, where) == ("config", "variant 2")
+    assert f"more than {sum(sizes):,} bytes of JSON are not read" in what
+
+
+# --- findings -------------------------------------------------------------------------------------
+
+
+def test_findings_are_shown_up_to_a_number(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(findings, "MOST_SHOWN", 3)
+    for number in range(5):
+        (bundle / f"strange{number}").write_text("x")
+    blob_file(bundle, of_bytes(b"loose")).write_bytes(b"loose")
+    seen = verified(bundle)
+    shown = ["strange0", "strange1", "strange2", "blobs/sha256"]  # faults do not hide notices
+    assert [finding.where for finding in seen.findings] == shown
+    assert (seen.faults, seen.findings_left_out, seen.is_sound) == (5, 2, False)
+    assert run(bundle) == 5
+    told = capsys.readouterr()
+    assert "and 2 more findings, not shown" in told.out
+    assert "is not sound: 5 faults" in told.err
+    assert run(bundle, "--json") == 5
+    document = json.loads(capsys.readouterr().out)
+    assert (len(document["findings"]), document["findings_left_out"]) == (4, 2)
+    assert document["faults"] == 5
+
+
+def test_long_texts_of_findings_are_cut(bundle: Path):
+    edit(bundle, lambda e: e.manifest.update(artifactType="x" * 100_000))
+    edit(bundle, lambda e: e.manifest["layers"][0].update(mediaType="y" * 100_000))
+    (told,) = [what for _, _, what in faults(bundle) if "y" in what and "layer" in what]
+    assert len(told) < findings.MOST_LETTERS + 100
+    assert told.endswith("letters)")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what"),
+    [
+        ("schedule.stages.0.name", "s" * 1025, "a text of 1,025 letters"),
+        ("requires.note", "s" * 1025, "a text of 1,025 letters"),
+        ("programs.0.collectives.all_reduce", 1 + (1 << 53), "a number above 9007199254740992"),
+        ("requires.note", -(10**4000), "a number above"),
+    ],
+)
+def test_texts_and_numbers_beyond_all_measure_are_told(
+    bundle: Path, path: str, value: Any, what: str
+):
+    edit(bundle, put(path, value))
+    ((kind, where, told),) = faults(bundle)
+    assert (kind, where) == ("config", "variant 1")
+    assert what in told
+
+
+def test_tensors_of_many_dimensions_are_told_and_nothing_is_worked_out(bundle: Path):
+    """Their sizes in bytes would be numbers that Python does not write out."""
+    shape = [1 << 52] * 300
+    edit(bundle, put("programs.4.program.inputs.0.shape", shape))
+    assert faults(bundle) == [
+        ("plan", "variant 1", "sizes that are not planned: dimensions of a tensor 300")
+    ]
+
+
+def test_orphans_are_listed(bundle: Path, capsys: pytest.CaptureFixture[str]):
+    loose = [f"loose {number}".encode() for number in range(120)]
+    for data in loose:
+        blob_file(bundle, of_bytes(data)).write_bytes(data)
+    (bundle / "blobs" / "sha256" / ".new-1").write_bytes(b"half")
+    assert run(bundle, "--json") == 0
+    told = json.loads(capsys.readouterr().out)["orphans"]
+    assert told["blobs"] == 121
+    assert told["bytes"] == 4 + sum(map(len, loose))
+    assert told["digests"] == sorted(map(of_bytes, loose))[:100]
+
+
+# --- keys and kinds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what"),
+    [
+        ("requires", {"target": "trn2"}, "it requires target 'trn2', and is for 'cpu'"),
+        ("requires", {}, "it requires target None"),
+        ("programs.2.compile_key.target", "trn2", "key of dit_embed has target 'trn2'"),
+        ("programs.2.compile_key.stablehlo", "sha256:0", "has stablehlo 'sha256:0'; needs 'sha2"),
+    ],
+)
+def test_what_is_required_and_what_was_compiled_are_of_the_variant(
+    bundle: Path, path: str, value: Any, what: str
+):
+    edit(bundle, put(path, value))
+    ((kind, where, told),) = faults(bundle)
+    assert (kind, where) == ("config", "variant 1")
+    assert what in told
+
+
+def test_code_for_more_than_a_config_requires_is_told(bundle: Path):
+    """A machine that has all that is required would stop in the middle of a program."""
+    data = container(**interface(), features="+sse2,+avx2,-avx512f,+fma")
+
+    def change(editor: Editor, *required: str) -> None:
+        editor.replace(4, "executable", data)
+        editor.config["requires"]["features"] = [*required]
+
+    edit(bundle, lambda e: change(e, "avx2", "bmi", "fma", "sse2"))
+    assert faults(bundle) == []
+    edit(bundle, lambda e: change(e, "sse2"))
+    told = "its code is for CPUs with avx2, fma, and its config does not require that"
+    assert faults(bundle) == [("executable", "variant 1, program dit_head", told)]
+
+
+def exchange(editor: Editor) -> None:
+    """What the config has as StableHLO and as an executable, the other way round."""
+    record = editor.config["programs"][4]
+    record["stablehlo"], record["executable"] = record["executable"], record["stablehlo"]
+
+
+def relist(editor: Editor) -> None:
+    """Have layers of the types and in the order that the config implies."""
+    layers = {}
+    for record in editor.config["programs"]:
+        for key, media_type in (("stablehlo", oci.STABLEHLO), ("executable", oci.XLA_CPU)):
+            named = {"digest": record[key]["digest"], "size": record[key]["size_bytes"]}
+            layers[named["digest"]] = {"mediaType": media_type, **named}
+    editor.manifest["layers"] = list(layers.values())
+
+
+def test_stablehlo_and_an_executable_that_are_exchanged_are_told(bundle: Path):
+    edit(bundle, exchange)
+    assert places(bundle) == [
+        *[("reference", "variant 1")] * 2,
+        *[("executable", "variant 1, program dit_head")] * 2,
+    ]
+    edit(bundle, relist)
+    found = faults(bundle)
+    assert [(kind, where) for kind, where, _ in found] == [
+        ("executable", "variant 1, program dit_head")
+    ] * 2
+    assert "its StableHLO is no MLIR bytecode" in {what for _, _, what in found}
+    assert any("not an executable of XLA:CPU" in what for _, _, what in found)
+
+
+def test_one_blob_as_both_is_told(bundle: Path):
+    def both(editor: Editor) -> None:
+        record = editor.config["programs"][4]
+        record["stablehlo"] = record["executable"]
+        relist(editor)
+
+    edit(bundle, both)
+    found = faults(bundle)
+    assert {(kind, where) for kind, where, _ in found} == {("reference", "variant 1")}
+    assert any("as StableHLO and as an executable" in what for _, _, what in found)
+
+
+def test_a_neff_is_no_executable_of_cpus(bundle: Path):
+    interface = {"input": [("input0", 4)], "output": [("output0", 4)]}
+    data = neuronx_cc.neff(interface, {})
+    edit(bundle, lambda e: e.replace(4, "executable", data))
+    ((kind, where, what),) = faults(bundle)
+    assert (kind, where) == ("executable", "variant 1, program dit_head")
+    assert "not an executable of XLA:CPU, or a damaged one" in what
+
+
+def test_a_target_that_is_not_known_is_told_once(bundle: Path):
+    """What its executables are to be, nobody knows: they are read, and not looked at."""
+
+    def change(editor: Editor) -> None:
+        editor.config["variant"]["target"] = editor.config["requires"]["target"] = "gpu"
+        for said in (editor.manifest, editor.listed):
+            said["annotations"]["vnd.wanc.target"] = "gpu"
+
+    edit(bundle, change, 1)
+    ((kind, where, what),) = faults(bundle)
+    assert (kind, where) == ("plan", "variant 2")
+    assert "'gpu' is not known" in what
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def filled(editor: Editor, program: int, fill_bytes: int) -> None:
+    """Give a program its executable with bytes that mean nothing, in a field that readers skip."""
+    digest = editor.config["programs"][program]["executable"]["digest"]
+    data = blob_file(editor.path, digest).read_bytes()
+    editor.replace(program, "executable", data + record_of(15, bytes(fill_bytes)))
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 7])
+@pytest.mark.parametrize("looked_at", [0, 1, 2])
+def test_a_digest_is_of_all_that_passes(tmp_path: Path, size_bytes: int, looked_at: int):
+    """Whether nobody looks at the pieces, or somebody at some, who then has enough."""
+    file, data = tmp_path / "file", random.Random(3).randbytes(size_bytes)
+    file.write_bytes(data)
+    with file.open("rb", buffering=0) as stream:
+        reading = Reading(stream)
+        seen = b"".join([bytes(piece) for piece in islice(reading, looked_at)])
+        assert seen == data[: looked_at * PIECE_BYTES]
+        assert reading.digest() == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert of_file(file) == of_bytes(data)
+
+
+def test_a_blob_is_read_once_and_is_never_in_memory_whole(bundle: Path):
+    for program in (0, 4):
+        edit(bundle, lambda e, program=program: filled(e, program, 64 << 20))
+    assert faults(bundle) == []  # and what is imported late is there
+    before = read_bytes()
+    tracemalloc.start()
+    try:
+        seen = verified(bundle)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seen.is_sound
+    assert seen.bytes > 128 << 20
+    assert read_bytes() - before < 1.02 * seen.bytes
+    assert peak_bytes < 16 << 20
+
+
+def read_bytes() -> int:
+    """What this process has read by system calls."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+def test_a_vast_sparse_file_is_not_read(bundle: Path):
+    digest = digest_of(bundle, "executable")
+    os.truncate(blob_file(bundle, digest), 1 << 42)
+    started = time.monotonic()
+    ((kind, where, what),) = faults(bundle)
+    assert time.monotonic() - started < 2
+    assert (kind, where) == ("blob", digest)
+    assert f"has {1 << 42} bytes; variant 1 says" in what
+
+
+def test_a_container_of_very_many_fields_is_not_gone_through(bundle: Path):
+    many = bytes([15 << 3, 0]) * (wire.MOST_FIELDS + 1)
+    edit(bundle, lambda e: e.replace(4, "executable", executable_of(head()) + many))
+    ((kind, _, what),) = faults(bundle)
+    assert kind == "executable"
+    assert f"more than {wire.MOST_FIELDS} fields" in what
+
+
+def test_an_interface_of_very_many_bytes_is_not_kept():
+    program = container("m" * (wire.MOST_KEPT_BYTES + 1), [], [("float32", (1,))], 1)
+    with pytest.raises(BundleError, match="bytes of interface"):
+        interface_of(program)
+
+
+@pytest.mark.parametrize("cut", [*range(60), 200])
+def test_a_container_that_ends_early_is_damaged(cut: int):
+    whole = container("m", [("float32", (2, 300))], [("float32", (1,))], 6)
+    assert interface_of(whole).replicas == 6
+    if cut < len(whole):
+        with pytest.raises(BundleError, match="damaged"):
+            interface_of(whole[:cut])
+        with pytest.raises(BundleError, match="damaged"):  # a file that shrinks meanwhile
+            interface_from(pieces_of(whole[:cut]), len(whole))
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [(1, "2 fields 1 where one belongs"), (4, "2 fields 4"), (15, "2 device assignments")],
+)
+def test_what_readers_would_merge_is_damage(number: int, what: str):
+    """A protocol buffer's field that stands twice is the last of them, or both."""
+    module = [record_of(1, b"m"), record_of(4, record_of(2, b"")), record_of(15, b"")]
+    module.append(record_of(number, b""))
+    result = record_of(1, record_of(1, b"".join(module))) + record_of(9, b"")
+    with pytest.raises(BundleError, match=what):
+        interface_of(b"\0" + record_of(1, result) + record_of(2, b""))
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -877,7 +1404,10 @@ def test_the_command_says_that_a_bundle_is_sound(bundle: Path, capsys: pytest.Ca
     told = json.loads(capsys.readouterr().out)
     assert told["is_sound"] is True
     assert (told["bundle"], told["findings"]) == (open_bundle(bundle).digest, [])
-    assert set(told) == {"bundle", "variants", "blobs", "bytes", "findings", "is_sound"}
+    assert set(told) == {
+        *("bundle", "variants", "blobs", "bytes", "orphans", "is_sound"),
+        *("faults", "findings", "findings_left_out"),
+    }
 
 
 def test_the_command_tells_every_fault_and_ends_with_5(
@@ -911,148 +1441,3 @@ def test_notices_alone_end_with_0(bundle: Path):
 
 def test_no_bundle_ends_with_5(tmp_path: Path):
     assert run(tmp_path / "none") == 5
-
-
-# --- fuzz -----------------------------------------------------------------------------------------
-
-
-def meaning(path: Path) -> Any:
-    """All that readers get of a bundle but what is not determined; None where it is refused."""
-    try:
-        opened = open_bundle(path)
-        return [
-            (
-                variant.manifest.annotations,
-                determined(json.loads(encode_config(variant.config))),
-                sorted(opened.read(blob) for r in variant.config.programs for blob in r.blobs),
-            )
-            for variant in opened.variants
-        ]
-    except (WancError, OSError):
-        return None
-
-
-def determined(config: Any) -> Any:
-    """A config without what nothing else in a bundle determines, and with no order of programs."""
-    for parts, names in (
-        ([config], ["requires"]),
-        (config["programs"], ["collectives", "compile_key"]),
-        ([config["model"]], ["sampling"]),
-        ([config["model"]["vae"]], ["latents_mean", "latents_std"]),
-    ):
-        for part, name in ((part, name) for part in parts for name in names):
-            del part[name]
-    config["programs"].sort(key=lambda record: record["program"]["name"])
-    return json.dumps(config, sort_keys=True)
-
-
-def values_in(value: Any) -> list[tuple[Any, Any]]:
-    """(holder, key) of every value in JSON."""
-    found = []
-    stack = [value]
-    while stack:
-        holder = stack.pop()
-        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
-        for key in keys:
-            found.append((holder, key))
-            if isinstance(holder[key], dict | list):
-                stack.append(holder[key])
-    return found
-
-
-ODD = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    2,
-    1.5,
-    1 << 40,
-    10**30,
-    "",
-    "x",
-    "\x1b[2J",
-    "é",
-    [],
-    {},
-    [1],
-    {"a": 1},
-]
-
-
-def mutate_json(document: Any, chance: random.Random) -> str:
-    """One change somewhere; what it was."""
-    holder, key = chance.choice(values_in(document))
-    act = chance.choice(["drop", "rename", "retype", "nudge", "repeat", "swap"])
-    if act == "drop":
-        del holder[key]
-    elif act == "rename" and isinstance(holder, dict):
-        holder[key + chance.choice(["_", "x", "\0"])] = holder.pop(key)
-    elif act == "nudge" and type(holder[key]) is int:
-        holder[key] += chance.choice([-1, 1, 16, 1 << 20])
-    elif act == "repeat" and isinstance(holder, list):
-        holder.insert(key, copy.deepcopy(holder[key]))
-    elif act == "swap" and isinstance(holder, list):
-        other = chance.randrange(len(holder))
-        holder[key], holder[other] = holder[other], holder[key]
-    else:
-        act = "retype"
-        holder[key] = copy.deepcopy(chance.choice(ODD))
-    return act
-
-
-def mutate_files(path: Path, chance: random.Random) -> str:
-    """Damage to one file, digests left as they are."""
-    file = chance.choice(sorted(file for file in path.rglob("*") if file.is_file()))
-    act = chance.choice(["flip", "truncate", "remove", "extend", "exchange"])
-    data = bytearray(file.read_bytes())
-    if act == "flip":
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    elif act == "truncate":
-        del data[chance.randrange(len(data)) :]
-    elif act == "extend":
-        data += bytes(chance.randrange(1, 9))
-    elif act == "exchange":
-        other = chance.choice(sorted((path / "blobs" / "sha256").iterdir()))
-        data = bytearray(other.read_bytes())
-    file.unlink()
-    if act != "remove":
-        file.write_bytes(data)
-    return act
-
-
-def mutate(path: Path, chance: random.Random) -> str:
-    """Change a bundle somewhere; half of the time with all digests made right again."""
-    if chance.random() < 0.5:
-        return mutate_files(path, chance)
-    editor = Editor(path)
-    name = chance.choice(["config", "config", "config", "manifest", "index", "top"])
-    acts = [mutate_json(getattr(editor, name), chance) for _ in range(chance.choice([1, 1, 1, 3]))]
-    editor.save()
-    return f"{name} {acts[0]}"
-
-
-@pytest.mark.soak
-def test_no_mutated_bundle_is_sound_and_none_raises(
-    tmp_path: Path, repetitions: Callable[[int, int], int]
-):
-    whole = write_sound(tmp_path / "whole", variant_of().config)
-    sound, chance = meaning(whole), random.Random(23)
-    told: Counter[str] = Counter()
-    same = 0
-    for number in range(repetitions(200, 2_000)):
-        path = tmp_path / "mutated"
-        shutil.copytree(whole, path)
-        act = mutate(path, chance)
-        started = time.monotonic()
-        seen = verified(path)
-        assert time.monotonic() - started < 5, f"mutation {number}: {act}"
-        told.update({f.kind for f in seen.findings if f.is_fault})
-        if seen.is_sound:
-            same += 1
-            assert meaning(path) == sound, f"mutation {number}: {act}"
-        shutil.rmtree(path)
-    print("\n".join(f"{kind:<12}{times:>6}" for kind, times in told.most_common()), f"same {same}")
-    assert set(told) >= {"layout", "blob", "reference", "config", "plan", "schedule"}

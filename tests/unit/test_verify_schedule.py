@@ -16,7 +16,7 @@ from wanc.spec.topology import Topology
 from wanc.spec.variant import Options, Variant
 from wanc.verify import schedule
 from wanc.verify.findings import Findings
-from wanc.verify.plans import check_plan
+from wanc.verify.plans import check_plan, check_sizes
 from wanc.verify.schedule import check_schedule
 
 
@@ -41,8 +41,8 @@ def told(config: VariantConfig) -> list[tuple[str, str]]:
     assert not inconsistencies(config)
     found = Findings()
     check_schedule("v", config, found)
-    assert all(fault.kind == "schedule" and fault.is_fault for fault in found.all)
-    return [(fault.where.removeprefix("v, stage "), fault.what) for fault in found.all]
+    assert all(fault.kind == "schedule" and fault.is_fault for fault in found.shown)
+    return [(fault.where.removeprefix("v, stage "), fault.what) for fault in found.shown]
 
 
 # --- real plans -----------------------------------------------------------------------------------
@@ -75,8 +75,9 @@ def test_real_plans_have_no_finding(name: str, attention: Any):
             continue
         found = Findings()
         check_schedule("v", config_of(plan), found)
+        assert check_sizes("v", config_of(plan), found)
         check_plan("v", config_of(plan), found)
-        assert found.all == []
+        assert found.shown == []
         seen, masked = seen + 1, masked + plan.tokens.masked
     assert seen > 6
     assert 0 < masked < seen

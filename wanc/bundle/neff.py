@@ -20,6 +20,7 @@ from typing import Any
 
 from wanc.bundle.neff_archive import DamageError, members
 from wanc.bundle.neff_names import ALIASED, input_name, output_name
+from wanc.bundle.pieces import Pieces, pieces_of
 from wanc.errors import BundleError
 from wanc.plan.abi import Program, Tensor, Weight
 
@@ -29,6 +30,8 @@ _HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI468x")
 """neff_header_t: C aligns these fields without a gap."""
 _DEFINITION = re.compile(r"(sg\d+)/def\.json")
 _MOST_SIZE_BYTES = 1 << 50
+MOST_VALUES = 5_000_000
+"""Of JSON, in all definitions of a file: Python takes about a hundred bytes for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +102,16 @@ class Neff:
 
 def read_neff(data: bytes, where: str) -> Neff:
     """The NEFF; where names it in messages. Raises BundleError."""
+    return neff_from(pieces_of(data), len(data), where)
+
+
+def neff_from(pieces: Iterable[memoryview], size_bytes: int, where: str) -> Neff:
+    """The NEFF of so many bytes, which is never in memory whole. Raises BundleError."""
+    file = Pieces(pieces)
     try:
-        header, data_bytes = _header(data)
-        return _contents(header, data[HEADER_BYTES : HEADER_BYTES + data_bytes])
-    except DamageError as damage:
+        header, data_bytes = _header(file, size_bytes)
+        return _contents(header, file, data_bytes)
+    except (DamageError, EOFError) as damage:
         raise BundleError(f"{where}: not a NEFF, or a damaged one: {damage}") from None
 
 
@@ -139,19 +148,21 @@ def _differences(
     problems = []
     if len(found) != len(needed):
         problems.append(f"{len(found)} {kind}s; needed are {len(needed)}")
-    rest = [(tensor.name.removesuffix(ALIASED), tensor.size_bytes) for tensor in found]
-    for position, tensor in enumerate(needed):
+    rest: dict[str, list[int]] = {}
+    for tensor in found:
+        rest.setdefault(tensor.name.removesuffix(ALIASED), []).append(tensor.size_bytes)
+    for position, argument in enumerate(needed):
         name = name_at(position)
-        sizes = [size_bytes for other, size_bytes in rest if other == name]
-        rest = [(other, size_bytes) for other, size_bytes in rest if other != name]
-        if sizes != [tensor.bytes]:
+        sizes = rest.pop(name, [])
+        if sizes != [argument.bytes]:
             have = " and ".join(f"{size_bytes} bytes" for size_bytes in sizes) or "absent"
-            shape = "x".join(map(str, tensor.shape))
-            problems.append(
-                f"{name} ({tensor.name}): {have}; needed are {tensor.bytes}, {tensor.dtype} {shape}"
-            )
+            shape = "x".join(map(str, argument.shape))
+            needs = f"{argument.bytes}, {argument.dtype} {shape}"
+            problems.append(f"{name} ({argument.name}): {have}; needed are {needs}")
     return problems + [
-        f"{name[:80]!r}: {kind} of {size_bytes} bytes; needed is none" for name, size_bytes in rest
+        f"{name[:80]!r}: {kind} of {size_bytes} bytes; needed is none"
+        for name, sizes in rest.items()
+        for size_bytes in sizes
     ]
 
 
@@ -170,18 +181,18 @@ def _position(name: str) -> float:
 # --- the file -------------------------------------------------------------------------------------
 
 
-def _header(data: bytes) -> tuple[NeffHeader, int]:
+def _header(file: Pieces, size_bytes: int) -> tuple[NeffHeader, int]:
     """The header, and how many bytes of contents follow it."""
-    if len(data) < HEADER_BYTES:
-        raise DamageError(f"{len(data)} bytes, where a header of {HEADER_BYTES} belongs")
-    fields = _HEADER.unpack_from(data)
+    if size_bytes < HEADER_BYTES:
+        raise DamageError(f"{size_bytes} bytes, where a header of {HEADER_BYTES} belongs")
+    fields = _HEADER.unpack(file.take(HEADER_BYTES))
     package_version, header_bytes, data_bytes, major, minor, build, tpb_count, hashed = fields[:8]
     uuid, name, requested_tpb_count, _per_node, feature_bits, lnc = fields[8:]
     if header_bytes != HEADER_BYTES:
         raise DamageError(f"a header that calls itself {header_bytes} bytes, not {HEADER_BYTES}")
-    if data_bytes > len(data) - HEADER_BYTES:
+    if data_bytes > size_bytes - HEADER_BYTES:
         raise DamageError(
-            f"{len(data) - HEADER_BYTES} bytes after the header, which states {data_bytes}"
+            f"{size_bytes - HEADER_BYTES} bytes after the header, which states {data_bytes}"
         )
     header = NeffHeader(
         package_version=package_version,
@@ -203,14 +214,18 @@ def _text(field: bytes) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
-def _contents(header: NeffHeader, archive: bytes) -> Neff:
+def _contents(header: NeffHeader, archive: Pieces, size_bytes: int) -> Neff:
     names: list[NeffMember] = []
     definitions: dict[str, list[NeffVariable]] = {}
-    for member in members(archive, lambda name: bool(_DEFINITION.fullmatch(name))):
+    values = 0
+    for member in members(archive, size_bytes, lambda name: bool(_DEFINITION.fullmatch(name))):
         names.append(NeffMember(name=member.name, size_bytes=member.size_bytes))
         if member.content is not None:
             if member.name in definitions:
                 raise DamageError(f"two members {member.name}")
+            values += sum(map(member.content.count, (b",", b"[", b"{")))
+            if values > MOST_VALUES:
+                raise DamageError(f"{member.name}: more than {MOST_VALUES} values of JSON")
             definitions[member.name] = _variables(member.name, member.content)
     if not definitions:
         raise DamageError(f"no sg00/def.json among {len(names)} members")

@@ -5,8 +5,9 @@ Knows the OCI image specification 1.1, and nothing of what blobs hold.
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from wanc.digest import of_bytes
 from wanc.errors import BundleError
@@ -16,6 +17,8 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 VARIANT_TYPE = "application/vnd.wanc.bundle.v1+json"
 CONFIG = "application/vnd.wanc.variant.v1+json"
 STABLEHLO = "application/vnd.wanc.program.stablehlo.v1"
+XLA_CPU = "application/vnd.wanc.program.xla-cpu.v1"
+NEFF = "application/vnd.wanc.program.neff.v1"
 EMPTY = "application/vnd.oci.empty.v1+json"
 EMPTY_BYTES = b"{}"
 LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
@@ -48,7 +51,8 @@ class Descriptor:
         """Read a descriptor, checking every field; raises BundleError."""
         fields = value if isinstance(value, dict) else {}
         media_type, digest, size = (fields.get(k) for k in ("mediaType", "digest", "size"))
-        annotations = fields.get("annotations") or {}
+        annotations = fields.get("annotations")
+        annotations = {} if annotations is None else annotations
         if not (
             isinstance(media_type, str)
             and isinstance(digest, str)
@@ -58,7 +62,7 @@ class Descriptor:
             and isinstance(annotations, dict)
             and all(isinstance(text, str) for pair in annotations.items() for text in pair)
         ):
-            raise BundleError(f"{where}: a descriptor is damaged: {str(value)[:120]}")
+            raise BundleError(f"{where}: a descriptor is damaged: {quoted(value)}")
         return cls(media_type=media_type, digest=digest, size=size, annotations=annotations)
 
 
@@ -102,14 +106,36 @@ def manifest_bytes(
 
 
 def parse(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object; raises BundleError."""
+    """A JSON object in which all readers of JSON see the same; raises BundleError."""
     try:
-        value = json.loads(data)
+        value = json.loads(
+            str(data, "utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant
+        )
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{where}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BundleError(f"{where}: not a JSON object")
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {twice[:80]!r} stands twice in one object")
+    return made
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def quoted(value: Any) -> str:
+    """The beginning of a value of JSON, for a message."""
+    try:
+        return repr(value)[:120]
+    except RecursionError:
+        return "something too deep"
 
 
 def descriptors(value: dict[str, Any], key: str, where: str) -> list[Descriptor]:

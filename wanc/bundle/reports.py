@@ -91,7 +91,8 @@ def _read(path: Path, entry: Descriptor) -> Attached:
     covers = entry.annotations[COVERS_ANNOTATION]
     value = oci.parse(read_json_blob(path, entry), where)
     layers = oci.descriptors(value, "layers", where)
-    if value.get("artifactType") != REPORT_TYPE or len(layers) != 1 or not COVERS.fullmatch(covers):
+    types = [value.get("artifactType"), *(layer.media_type for layer in layers)]
+    if types != [REPORT_TYPE] * 2 or not COVERS.fullmatch(covers):
         raise BundleError(f"{where}: is no report of wanc's, or a damaged one")
     return Attached(
         digest=layers[0].digest,

@@ -7,10 +7,25 @@ order in which compiler threads ended, and 9: the machine that the code is for {
 3: features}. Everything else is kept byte by byte.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from wanc.bundle.wire import BYTES, Field, damaged, fields_in, fields_of, record_of, text_of, varint
+from wanc.bundle.pieces import Pieces, pieces_of
+from wanc.bundle.wire import (
+    BYTES,
+    Field,
+    Picked,
+    Wanted,
+    damaged,
+    fields_in,
+    fields_of,
+    only,
+    picked,
+    record_of,
+    text_of,
+    varint,
+    varint_in,
+)
 from wanc.bundle.x86 import machine_flags, missing_features
 from wanc.errors import BundleError
 
@@ -20,12 +35,12 @@ bits: so programs are compiled and run with this many on any machine."""
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 
-_RESULT = 1
-_MODULE = 1
-_OPTIONS = 2
+RESULT, OPTIONS = 1, 2
+"""Of the container's message."""
+MODULE, TARGET = 1, 9
+"""Of a CompilationResultProto; what is in a MODULE is an HloModuleProto."""
 _OBJECT_FILES = 8
 _OBJECT_FILE = 1
-_TARGET = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +56,29 @@ class HostTarget:
 
 def target_of(executable: bytes) -> HostTarget:
     """The machine that the code is for; raises BundleError."""
+    wanted = {RESULT: {TARGET: None}, OPTIONS: {}}
+    found = container_parts(pieces_of(executable), len(executable), wanted)
+    return host_target(only(found, (RESULT, TARGET)))
+
+
+def container_parts(pieces: Iterable[memoryview], size_bytes: int, wanted: Wanted) -> Picked:
+    """What is wanted of a container of so many bytes, gone through once; raises BundleError."""
+    source = Pieces(pieces)
+    try:
+        header_bytes = varint_in(source)
+        source.skip(header_bytes)
+    except EOFError:
+        raise damaged(f"its header ends beyond its {size_bytes} bytes") from None
+    found = picked(source, size_bytes, wanted)
+    for number in (RESULT, OPTIONS):
+        only(found, (number,))
+    return found
+
+
+def host_target(message: bytes) -> HostTarget:
+    """The machine that a TARGET names; raises BundleError."""
     values = {}
-    for field in fields_of(_result(executable).only(_TARGET)):
+    for field in fields_in(memoryview(message)):
         if field.number in (1, 2, 3):
             values[field.number] = text_of(field)
     listed = values.get(3, "").split(",") if values.get(3) else []
@@ -67,14 +103,6 @@ def object_files(executable: bytes) -> list[bytes]:
     ]
 
 
-def module_of(executable: bytes) -> Field:
-    """The HLO module that the code was made of; raises BundleError."""
-    found = [f for f in fields_of(_result(executable).only(_MODULE)) if f.number == _MODULE]
-    if len(found) != 1:
-        raise damaged(f"{len(found)} HLO modules where one belongs")
-    return found[0]
-
-
 def canonical(executable: bytes) -> bytes:
     """The executable with its object files sorted, so that two compiles give the same bytes."""
     result = _result(executable)
@@ -90,10 +118,10 @@ def with_features(executable: bytes, features: frozenset[str]) -> bytes:
     result = _result(executable)
     stated = ",".join(f"+{feature}" for feature in sorted(features)).encode()
     kept = b"".join(
-        bytes(part.record) for part in fields_of(result.only(_TARGET)) if part.number != 3
+        bytes(part.record) for part in fields_of(result.only(TARGET)) if part.number != 3
     )
-    record = record_of(_TARGET, kept + record_of(3, stated))
-    return result.with_records(lambda field: record if field.number == _TARGET else None)
+    record = record_of(TARGET, kept + record_of(3, stated))
+    return result.with_records(lambda field: record if field.number == TARGET else None)
 
 
 def check_features(executable: bytes, program: str) -> None:
@@ -136,7 +164,7 @@ class _Result:
         for field in self.fields:
             record = replace(field)
             records.append(bytes(field.record) if record is None else record)
-        return self.before + record_of(_RESULT, b"".join(records)) + self.after
+        return self.before + record_of(RESULT, b"".join(records)) + self.after
 
 
 def _result(executable: bytes) -> _Result:
@@ -147,9 +175,9 @@ def _result(executable: bytes) -> _Result:
         raise damaged(f"a header of {header_bytes} bytes in {len(data)} bytes")
     parts = list(fields_in(data[start:]))
     numbers = [field.number for field in parts]
-    if numbers.count(_RESULT) != 1 or numbers.count(_OPTIONS) != 1:
-        raise damaged(f"fields {numbers} where one {_RESULT} and one {_OPTIONS} belong")
-    at = numbers.index(_RESULT)
+    if numbers.count(RESULT) != 1 or numbers.count(OPTIONS) != 1:
+        raise damaged(f"fields {numbers} where one {RESULT} and one {OPTIONS} belong")
+    at = numbers.index(RESULT)
     before, after = parts[:at], parts[at + 1 :]
     return _Result(
         before=bytes(data[:start]) + b"".join(field.record for field in before),

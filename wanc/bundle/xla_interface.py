@@ -1,20 +1,28 @@
-"""The interface of an XLA:CPU executable, read without jaxlib: its arguments, results and replicas.
+"""What an XLA:CPU executable is called with, and what code it holds, read without jaxlib.
 
-From the HLO module that the container carries (xla/service/hlo.proto, xla/xla_data.proto). Knows
-the wire format only; its input is untrusted.
+From the HLO module that the container carries (xla/service/hlo.proto, xla/xla_data.proto), and
+without holding the container. Knows the wire format only; its input is untrusted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from wanc.bundle.wire import Field, damaged, fields_of, numbers_of, text_of
-from wanc.bundle.xla_cpu import module_of
+from wanc.bundle.wire import Field, damaged, fields_in, fields_of, numbers_of, only, text_in
+from wanc.bundle.xla_cpu import (
+    MODULE,
+    OPTIONS,
+    RESULT,
+    TARGET,
+    HostTarget,
+    container_parts,
+    host_target,
+)
 from wanc.errors import BundleError
 from wanc.plan.abi import Program, Tensor, Weight
 
 _NAME, _PROGRAM_SHAPE, _DEVICE_ASSIGNMENT = 1, 4, 15
 """Of an HloModuleProto."""
-_PARAMETERS, _RESULT = 1, 2
+_PARAMETERS, _SHAPE_OF_RESULT = 1, 2
 """Of a ProgramShapeProto."""
 _ELEMENT_TYPE, _DIMENSIONS, _TUPLE_SHAPES = 2, 3, 4
 """Of a ShapeProto."""
@@ -23,6 +31,14 @@ _REPLICAS = 1
 _TUPLE = 13
 _DTYPES = {11: "float32", 16: "bfloat16"}
 """Element types that programs have."""
+_HLO_MODULE = (RESULT, MODULE, 1)
+_WANTED = {
+    RESULT: {
+        MODULE: {1: {_NAME: None, _PROGRAM_SHAPE: None, _DEVICE_ASSIGNMENT: None}},
+        TARGET: None,
+    },
+    OPTIONS: {},
+}
 
 Shaped = tuple[str, tuple[int, ...]]
 """A dtype and a shape."""
@@ -30,33 +46,31 @@ Shaped = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XlaInterface:
-    """What an executable is called with, and what it gives."""
+    """What an executable is called with, what it gives, and what runs it."""
 
     name: str
     arguments: tuple[Shaped, ...]
     results: tuple[Shaped, ...]
     replicas: int
+    target: HostTarget
 
 
-def interface_of(executable: bytes) -> XlaInterface:
-    """The interface of an executable; raises BundleError."""
-    module = list(fields_of(module_of(executable)))
-    shape = list(fields_of(_only(module, _PROGRAM_SHAPE)))
-    assigned = [field for field in module if field.number == _DEVICE_ASSIGNMENT]
-    counts = (
-        [numbers_of(f) for f in fields_of(assigned[0]) if f.number == _REPLICAS] if assigned else []
-    )
+def interface_from(pieces: Iterable[memoryview], size_bytes: int) -> XlaInterface:
+    """The interface of an executable of so many bytes; raises BundleError."""
+    found = container_parts(pieces, size_bytes, _WANTED)
+    only(found, (RESULT, MODULE))
+    shape = list(fields_in(memoryview(only(found, (*_HLO_MODULE, _PROGRAM_SHAPE)))))
     return XlaInterface(
-        name=text_of(_only(module, _NAME)),
+        name=text_in(only(found, (*_HLO_MODULE, _NAME)), _NAME),
         arguments=tuple(s for f in shape if f.number == _PARAMETERS for s in _shaped(f)),
-        results=tuple(s for f in shape if f.number == _RESULT for s in _shaped(f)),
-        replicas=counts[0][0] if counts and counts[0] else 1,
+        results=tuple(s for f in shape if f.number == _SHAPE_OF_RESULT for s in _shaped(f)),
+        replicas=_replicas(found.get((*_HLO_MODULE, _DEVICE_ASSIGNMENT), [])),
+        target=host_target(only(found, (RESULT, TARGET))),
     )
 
 
-def check_interface(executable: bytes, program: Program) -> None:
+def check_interface(found: XlaInterface, program: Program) -> None:
     """Raise BundleError where an executable is not of a program's interface."""
-    found = interface_of(executable)
     faults = [
         *_differences("arguments", found.arguments, program.arguments),
         *_differences("results", found.results, program.outputs),
@@ -85,23 +99,27 @@ def _differences(
 def _shaped(field: Field) -> list[Shaped]:
     """The tensors of a ShapeProto: one, or those of a flat tuple."""
     fields = list(fields_of(field))
-    kinds = [numbers_of(f) for f in fields if f.number == _ELEMENT_TYPE]
-    kind = kinds[0][0] if kinds and kinds[0] else 0
-    if kind == _TUPLE:
-        inner = [list(fields_of(f)) for f in fields if f.number == _TUPLE_SHAPES]
-        return [_tensor(each) for each in inner]
+    if _number(fields, _ELEMENT_TYPE) == _TUPLE:
+        return [_tensor(list(fields_of(f))) for f in fields if f.number == _TUPLE_SHAPES]
     return [_tensor(fields)]
 
 
 def _tensor(fields: list[Field]) -> Shaped:
-    kinds = [number for f in fields if f.number == _ELEMENT_TYPE for number in numbers_of(f)]
-    dims = [number for f in fields if f.number == _DIMENSIONS for number in numbers_of(f)]
-    dtype = _DTYPES.get(kinds[0], f"type {kinds[0]}") if kinds else "no type"
-    return dtype, tuple(dims)
+    kind = _number(fields, _ELEMENT_TYPE)
+    sizes = [number for f in fields if f.number == _DIMENSIONS for number in numbers_of(f)]
+    return _DTYPES.get(kind, f"type {kind}"), tuple(sizes)
 
 
-def _only(fields: Sequence[Field], number: int) -> Field:
-    found = [field for field in fields if field.number == number]
-    if len(found) != 1:
-        raise damaged(f"{len(found)} fields {number} where one belongs in its module")
-    return found[0]
+def _replicas(assignments: list[bytes]) -> int:
+    """Of a module that says how many, else one."""
+    if len(assignments) > 1:
+        raise damaged(f"{len(assignments)} device assignments where one belongs")
+    return _number([f for a in assignments for f in fields_in(memoryview(a))], _REPLICAS) or 1
+
+
+def _number(fields: Iterable[Field], number: int) -> int:
+    """The one number of a field, 0 where it is not there."""
+    found = [value for f in fields if f.number == number for value in numbers_of(f)]
+    if len(found) > 1:
+        raise damaged(f"{len(found)} numbers {number} where one belongs")
+    return found[0] if found else 0

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from wanc.cli import options
-from wanc.cli.terminal import Terminal, emit, emit_json, note, table
-from wanc.units import count, size
+from wanc.cli.terminal import Terminal, emit, emit_json, note, plain, table
 from wanc.errors import BundleError
+from wanc.units import count, size
 
 
 def verify_command(
@@ -28,28 +28,22 @@ def verify_command(
 
     cores = len(os.sched_getaffinity(0))
     verified = verify_bundle(bundle, jobs=jobs or cores, progress=Terminal())
-    faults = [finding for finding in verified.findings if finding.is_fault]
     if json:
         emit_json({**msgspec.to_builtins(verified), "is_sound": verified.is_sound})
     else:
         if verified.findings:
             rows = [
-                ("fault" if f.is_fault else "notice", f.kind, _plain(f"{f.where}: {f.what}"))
+                ("fault" if f.is_fault else "notice", f.kind, plain(f"{f.where}: {f.what}"))
                 for f in verified.findings
             ]
             table("Findings", ("", "of", "what"), rows)
+        if verified.findings_left_out:
+            emit(f"and {count(verified.findings_left_out, 'more finding')}, not shown\n")
         read = f"{count(verified.blobs, 'blob')} of {size(verified.bytes)}"
         emit(f"{verified.bundle or bundle}: {count(verified.variants, 'variant')}, {read}")
-    if faults:
-        said = f"{bundle} is not sound: {count(len(faults), 'fault')}"
+    if not verified.is_sound:
+        said = f"{bundle} is not sound: {count(verified.faults, 'fault')}"
         if not json:
             raise BundleError(said)
         note(said)  # programs have their one JSON document already
         raise typer.Exit(BundleError.exit_code)
-
-
-def _plain(text: str) -> str:
-    """Text of a bundle, with no letter that a terminal would obey."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text
-    )

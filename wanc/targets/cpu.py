@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, BinaryIO
 
+from wanc.bundle import oci
 from wanc.bundle.x86 import ISAS, machine_flags, missing_features
 from wanc.bundle.xla_cpu import THREADS, TRIPLE, canonical, object_files, target_of, with_features
 from wanc.digest import of_bytes, of_file
@@ -69,7 +70,7 @@ class CpuTarget:
     @property
     def executable_type(self) -> str:
         """Media type of its executables."""
-        return "application/vnd.wanc.program.xla-cpu.v1"
+        return oci.XLA_CPU
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from wanc.bundle import oci
 from wanc.bundle.neff import check_abi, read_neff
 from wanc.digest import of_bytes, of_file
 from wanc.errors import RefusedError
@@ -71,7 +72,7 @@ class NeuronTarget:
     @property
     def executable_type(self) -> str:
         """Media type of its executables."""
-        return "application/vnd.wanc.program.neff.v1"
+        return oci.NEFF
 
     def check_toolchain(self) -> None:
         """Raise ToolchainError where neuronx-cc is missing, or is PyPI's package without one."""

@@ -1,67 +1,117 @@
-"""Executables against the interfaces of their programs, read in plain Python.
+"""What blobs hold against the programs that name them, read in plain Python as they go by.
 
 Knows the containers of each target, and nothing of what programs compute.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from wanc.bundle.config import Blob, ProgramRecord, VariantConfig
-from wanc.bundle.neff import check_abi, read_neff
-from wanc.bundle.store import read_blob
-from wanc.bundle.xla_cpu import TRIPLE, target_of
-from wanc.bundle.xla_interface import check_interface
-from wanc.errors import BundleError, RefusedError
-from wanc.spec.target import target_facts
-from wanc.verify.findings import Findings
+from wanc.bundle import oci
+from wanc.bundle.config import VariantConfig
+from wanc.bundle.neff import check_abi, neff_from
+from wanc.bundle.pieces import Pieces
+from wanc.bundle.xla_cpu import TRIPLE
+from wanc.bundle.xla_interface import check_interface, interface_from
+from wanc.errors import BundleError
+from wanc.plan.abi import Program
+from wanc.verify.manifests import executable_type
 
 MAGIC = b"ML\xefR"
 """Of MLIR bytecode, in which StableHLO's portable artifacts are."""
 
 
-def check_executables(
-    path: Path, where: str, config: VariantConfig, sound: Mapping[str, int], found: Findings
-) -> None:
-    """Each program's StableHLO and executable, of blobs that are sound, by digest their sizes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a program names a blob as."""
 
-    A config's digests are text: what is no sound blob is not looked for, and is told of elsewhere.
+    where: str
+    media_type: str
+    program: Program
+    requires: dict[str, Any]
+    """Of the variant."""
+
+
+def uses_of(where: str, config: VariantConfig) -> Iterator[tuple[str, Use]]:
+    """Digests of the StableHLO and the executables of a variant, with their uses.
+
+    Executables of a target that is not known are none: planning tells of it.
     """
+    executable = executable_type(config.variant.target)
     for record in config.programs:
         at = f"{where}, program {record.program.name}"
-        stablehlo = _read(path, record.stablehlo, sound)
-        if stablehlo is not None and not stablehlo.startswith(MAGIC):
-            found.fault("executable", at, "its StableHLO is no MLIR bytecode")
-        data = _read(path, record.executable, sound)
-        if data is None:
-            continue
-        try:
-            _check(data, record, config, at)
-        except (BundleError, RefusedError) as error:  # refused: the target is not known
-            found.fault("executable", at, str(error))
+        for blob, media_type in (
+            (record.stablehlo, oci.STABLEHLO),
+            (record.executable, executable),
+        ):
+            if blob and media_type:
+                yield (
+                    blob.digest,
+                    Use(
+                        where=at,
+                        media_type=media_type,
+                        program=record.program,
+                        requires=config.requires,
+                    ),
+                )
 
 
-def _read(path: Path, blob: Blob | None, sound: Mapping[str, int]) -> bytes | None:
-    if blob is None or sound.get(blob.digest) != blob.size_bytes:
-        return None
+def misfits(
+    pieces: Iterable[memoryview], size_bytes: int, uses: Sequence[Use]
+) -> list[tuple[str, str]]:
+    """Where a blob of so many bytes is not what it is used as, and why; takes pieces as it needs.
+
+    One that is used as several kinds is not looked at: that is a fault of references.
+    """
+    types = {use.media_type for use in uses}
+    if len(types) != 1:
+        return []
     try:
-        return read_blob(path, blob.digest, blob.size_bytes)
-    except BundleError:
-        return None
+        check = _READERS[types.pop()](pieces, size_bytes)
+    except (BundleError, EOFError) as error:
+        return [(use.where, str(error)) for use in uses]
+    found = []
+    for use in uses:
+        try:
+            check(use)
+        except BundleError as error:
+            found.append((use.where, str(error)))
+    return found
 
 
-def _check(data: bytes, record: ProgramRecord, config: VariantConfig, at: str) -> None:
-    if target_facts(config.variant.target).accelerator:
-        check_abi(read_neff(data, at), record.program, lnc=_lnc(config.requires), where=at)
-        return
-    triple = target_of(data).triple
-    if triple != TRIPLE:
-        raise BundleError(f"its code is for {triple!r}; needs {TRIPLE}")
-    check_interface(data, record.program)
+def _read_stablehlo(pieces: Iterable[memoryview], size_bytes: int) -> Callable[[Use], None]:
+    if Pieces(pieces).take(min(size_bytes, len(MAGIC))) != MAGIC:
+        raise BundleError("its StableHLO is no MLIR bytecode")
+    return lambda _: None
 
 
-def _lnc(requires: dict[str, Any]) -> int:
-    lnc = requires.get("lnc")
-    if type(lnc) is not int:
-        raise BundleError(f"what it requires has lnc {lnc!r}; needs a whole number")
-    return lnc
+def _read_xla_cpu(pieces: Iterable[memoryview], size_bytes: int) -> Callable[[Use], None]:
+    found = interface_from(pieces, size_bytes)
+    if found.target.triple != TRIPLE:
+        raise BundleError(f"its code is for {found.target.triple!r}; needs {TRIPLE}")
+
+    def check(use: Use) -> None:
+        check_interface(found, use.program)
+        said = use.requires.get("features", [*found.target.features])
+        known = {name for name in said if isinstance(name, str)} if isinstance(said, list) else ()
+        beyond = sorted(found.target.features.difference(known))
+        if beyond:
+            told = f"its code is for CPUs with {', '.join(beyond)}"
+            raise BundleError(f"{told}, and its config does not require that")
+
+    return check
+
+
+def _read_neff(pieces: Iterable[memoryview], size_bytes: int) -> Callable[[Use], None]:
+    found = neff_from(pieces, size_bytes, "its executable")
+
+    def check(use: Use) -> None:
+        lnc = use.requires.get("lnc")
+        if type(lnc) is not int:
+            raise BundleError(f"what it requires has lnc {oci.quoted(lnc)}; needs a whole number")
+        check_abi(found, use.program, lnc=lnc, where="its executable")
+
+    return check
+
+
+_READERS = {oci.STABLEHLO: _read_stablehlo, oci.XLA_CPU: _read_xla_cpu, oci.NEFF: _read_neff}

@@ -7,6 +7,11 @@ Kind = Literal[
     "layout", "blob", "reference", "orphan", "config", "plan", "schedule", "executable", "report"
 ]
 
+MOST_SHOWN = 1_000
+"""Of faults, and of notices; further ones are counted."""
+MOST_LETTERS = 4_000
+"""Of a text: names of a bundle may be of any length."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Finding:
@@ -23,14 +28,39 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """All that is found, in the order in which it is."""
+    """All that is found, in the order in which it is, each once."""
 
-    all: list[Finding] = field(default_factory=list)
+    shown: list[Finding] = field(default_factory=list)
+    faults: int = 0
+    notices: int = 0
+    _told: set[Finding] = field(default_factory=set)
+
+    @property
+    def total(self) -> int:
+        """Those that are not shown too."""
+        return self.faults + self.notices
 
     def fault(self, kind: Kind, where: str, what: str) -> None:
         """Something is wrong."""
-        self.all.append(Finding(kind=kind, where=where, what=what))
+        finding = Finding(kind=kind, where=_short(where), what=_short(what))
+        if finding not in self._told:
+            self.faults += 1
+            self._show(finding, self.faults)
 
     def notice(self, kind: Kind, where: str, what: str) -> None:
         """Something is worth knowing."""
-        self.all.append(Finding(kind=kind, where=where, what=what, is_fault=False))
+        finding = Finding(kind=kind, where=_short(where), what=_short(what), is_fault=False)
+        if finding not in self._told:
+            self.notices += 1
+            self._show(finding, self.notices)
+
+    def _show(self, finding: Finding, number: int) -> None:
+        if number <= MOST_SHOWN:
+            self._told.add(finding)
+            self.shown.append(finding)
+
+
+def _short(text: str) -> str:
+    if len(text) <= MOST_LETTERS:
+        return text
+    return f"{text[:MOST_LETTERS]} … ({len(text):,} letters)"

@@ -4,6 +4,7 @@ Arithmetic on untrusted numbers: sizes that no plan would end on are findings, a
 planning raises.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,13 +19,20 @@ from wanc.verify.findings import Findings
 MOST_RANKS = 4096
 MOST_SIDE_PX = 16_384
 MOST_FRAMES = 100_000
+MOST_DIMS = 16
+"""Of a tensor."""
+
+
+def check_sizes(where: str, config: VariantConfig, found: Findings) -> bool:
+    """Whether a config's numbers are of sizes that anything can be worked out of."""
+    absurd = _absurd(config)
+    if absurd:
+        found.fault("plan", where, f"sizes that are not planned: {'; '.join(absurd)}")
+    return not absurd
 
 
 def check_plan(where: str, config: VariantConfig, found: Findings) -> None:
     """Everything that follows from model, variant and options is what it follows to."""
-    if absurd := _absurd(config):
-        found.fault("plan", where, f"sizes that are not planned: {'; '.join(absurd)}")
-        return
     vae = config.model.vae
     for numbers in ("latents_mean", "latents_std"):
         if (seen := len(getattr(vae, numbers))) != vae.z_channels:
@@ -35,7 +43,10 @@ def check_plan(where: str, config: VariantConfig, found: Findings) -> None:
     except Exception as error:  # of numbers that fit their types and nothing else
         found.fault("plan", where, f"cannot be planned: {type(error).__name__}: {error}")
         return
+    order = [program.name for program in plan.programs]
     programs = {record.program.name: record.program for record in config.programs}
+    if [*programs] != order and sorted(programs) == sorted(order):
+        found.fault("plan", where, "its programs are in another order than planned")
     for part in ("geometry", "tokens", "mesh", "tiles", "schedule"):
         if getattr(plan, part) != getattr(config, part):
             found.fault("plan", where, f"its {part} is not what the plan has")
@@ -83,4 +94,15 @@ def _absurd(config: VariantConfig) -> list[str]:
     named["number of experts"] = len(config.model.experts), len(EXPERT_COMPONENTS)
     blocks = config.options.blocks_per_program
     named["blocks per program"] = 1 if blocks is None else blocks, MOST_LAYERS
+    named["dimensions of a tensor"] = max(1, *map(len, _shapes(config))), MOST_DIMS
     return [f"{name} {value}" for name, (value, most) in named.items() if not 1 <= value <= most]
+
+
+def _shapes(config: VariantConfig) -> Iterator[tuple[int, ...]]:
+    """Of all tensors, beginning with one of no dimension."""
+    yield ()
+    yield from (feed.shape for feed in config.schedule.feeds)
+    for record in config.programs:
+        program = record.program
+        yield from (tensor.shape for tensor in (*program.arguments, *program.outputs))
+        yield from (weight.stored_shape for weight in program.weights)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ UNFINISHED = ".new-"
 """How names of unfinished files begin; a killed process may leave some."""
 
 _unfinished: set[Path] = set()
+_umask_lock = threading.Lock()
 _TRIES = 10
 """To remove a folder that another thread may still write into: once it is gone, that fails."""
 
@@ -160,8 +162,9 @@ def discard_unfinished() -> None:
 
 
 def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
+    with _umask_lock:  # else a thread could take another's 0 for the umask, and leave it so
+        umask = os.umask(0)
+        os.umask(umask)
     return umask
 
 

@@ -5,9 +5,10 @@ WancError
 ├── RefusedError      3  spec, plan, lower, targets, cli: this model, target or fabric refuses it
 ├── ToolchainError    4  lower, targets: a compiler or tool is missing or failed
 ├── BundleError       5  bundle, runtime, run, compile: a bundle is damaged, or does not fit here
-└── RunError          6  run, runtime, bundle, cache, compare: a run failed, or a file write
-    ├── LostError     6  processes, runtime: another process of the run is gone
-    └── WeightsError  6  weights, run, compare: a checkpoint does not fit the bundle, or is damaged
+├── RunError          6  run, runtime, bundle, cache, compare: a run failed, or a file write
+│   ├── LostError     6  processes, runtime: another process of the run is gone
+│   └── WeightsError  6  weights, run, compare: a checkpoint does not fit the bundle, or is damaged
+└── RegistryError     7  registry: a registry cannot be reached, refuses, or answers what is wrong
 """
 
 
@@ -53,3 +54,9 @@ class LostError(RunError):
 
 class WeightsError(RunError):
     """A checkpoint is damaged, or its tensors are not those that the bundle needs."""
+
+
+class RegistryError(WancError):
+    """A registry cannot be reached, refuses, or answers what it should not."""
+
+    exit_code = 7

@@ -22,7 +22,7 @@ LAYERS = [
     {"spec", "cache", "processes"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
-    {"trace", "runtime", "targets", "verify", "diff"},
+    {"trace", "runtime", "targets", "verify", "diff", "registry"},
     {"lower", "run"},
     {"build", "compare", "page"},
     {"compile", "doctor", "api", "worker"},
@@ -41,6 +41,7 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "page": {"cli"},
     "verify": {"page", "cli"},
     "diff": {"cli"},
+    "registry": {"build", "run", "cli"},
     "api": set(),  # of users
     "worker": set(),  # a process of its own
     "doctor": {"cli"},
@@ -53,7 +54,7 @@ NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
     for side in (
         *("run", "runtime", "bundle", "weights", "processes", "api", "worker"),
-        *("compare", "page", "verify", "diff"),
+        *("compare", "page", "verify", "diff", "registry"),
     )
 }  # the run side knows only the bundle
 

@@ -55,3 +55,19 @@ class Reading:
         for _ in self:
             pass
         return f"sha256:{self._hash.hexdigest()}"
+
+
+class Running:
+    """The digest of bytes that come one after the other."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, data: bytes) -> None:
+        """The next bytes."""
+        self._hash.update(data)
+
+    @property
+    def digest(self) -> str:
+        """Of all that came so far."""
+        return f"sha256:{self._hash.hexdigest()}"

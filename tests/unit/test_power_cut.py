@@ -15,6 +15,7 @@ import pytest
 from tests.doubles.disk import Disk, Recording, recording
 from tests.sound import verified, write_sound
 from wanc.bundle import store
+from wanc.bundle.attached import PROVENANCE, SBOM, NewAttachment, attach
 from wanc.bundle.loose import clear_bundle
 from wanc.bundle.reports import attach_report
 from wanc.bundle.store import open_bundle
@@ -112,6 +113,15 @@ def test_a_report_is_there_whole_or_not_at_all(tmp_path, made):
         attach_report(bundle, b'{"verdict":"exact"}', (stablehlo.digest,))
 
     write = written(tmp_path, adds(made), attach)
+    assert check(write, tmp_path) > 50
+
+
+def test_what_is_attached_is_there_whole_or_not_at_all(tmp_path, made):
+    def both(bundle: Path) -> None:
+        new = [NewAttachment(artifact_type=kind, data=kind.encode()) for kind in (SBOM, PROVENANCE)]
+        attach(open_bundle(bundle), new)
+
+    write = written(tmp_path, adds(made), both)
     assert check(write, tmp_path) > 50
 
 

@@ -6,7 +6,7 @@ Knows the OCI image specification 1.1, and nothing of what blobs hold.
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from wanc.digest import of_bytes
@@ -35,6 +35,8 @@ class Descriptor:
     digest: str
     size: int
     annotations: dict[str, str] = field(default_factory=dict)
+    artifact_type: str = ""
+    """Of the manifest that an index names; empty where it does not say. Read by entries alone."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -44,6 +46,8 @@ class Descriptor:
         }
         if self.annotations:
             value["annotations"] = dict(sorted(self.annotations.items()))
+        if self.artifact_type:
+            value["artifactType"] = self.artifact_type
         return value
 
     @classmethod
@@ -91,18 +95,21 @@ def manifest_bytes(
     annotations: dict[str, str],
     *,
     artifact_type: str = VARIANT_TYPE,
+    subject: Descriptor | None = None,
 ) -> bytes:
     """An image manifest, of one variant if nothing else is said."""
-    return _compact(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": artifact_type,
-            "config": config.to_json(),
-            "layers": [layer.to_json() for layer in layers],
-            "annotations": dict(sorted(annotations.items())),
-        }
-    )
+    value: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": artifact_type,
+        "config": config.to_json(),
+        "layers": [layer.to_json() for layer in layers],
+    }
+    if subject:
+        value["subject"] = subject.to_json()
+    if annotations:
+        value["annotations"] = dict(sorted(annotations.items()))
+    return _compact(value)
 
 
 def parse(data: bytes, where: str) -> dict[str, Any]:
@@ -144,6 +151,15 @@ def descriptors(value: dict[str, Any], key: str, where: str) -> list[Descriptor]
     if not isinstance(listed, list):
         raise BundleError(f"{where}: no list of {key}")
     return [Descriptor.from_json(item, where) for item in listed]
+
+
+def entries(value: dict[str, Any], where: str) -> list[Descriptor]:
+    """What an index names, each with its artifactType; raises BundleError."""
+    named = descriptors(value, "manifests", where)
+    types = [item.get("artifactType", "") for item in value["manifests"]]
+    if not all(isinstance(artifact_type, str) for artifact_type in types):
+        raise BundleError(f"{where}: an artifactType is no text")
+    return [replace(each, artifact_type=of) for each, of in zip(named, types, strict=True)]
 
 
 def _compact(value: dict[str, Any]) -> bytes:

@@ -60,7 +60,7 @@ class Bundle:
 
 def open_bundle(path: Path) -> Bundle:
     """Open a bundle and check its index, manifests and configs; raises BundleError."""
-    entry = _bundle_entry(path)
+    entry = bundle_entry(path)
     data = read_json_blob(path, entry)
     index = oci.parse(data, f"{path}: bundle index")
     check_index_format(index, path)
@@ -168,7 +168,8 @@ def write_entries(path: Path, entries: Sequence[Descriptor]) -> None:
 # --- reading -------------------------------------------------------------------------------
 
 
-def _bundle_entry(path: Path) -> Descriptor:
+def bundle_entry(path: Path) -> Descriptor:
+    """What index.json says of the bundle's index; raises BundleError."""
     if not path.is_dir():
         raise BundleError(f"{path}: no such bundle; `wanc compile -o {path}` makes one")
     if not (path / "oci-layout").is_file() or not (path / "index.json").is_file():
@@ -187,7 +188,7 @@ def index_entries(path: Path) -> list[Descriptor]:
     file = path / "index.json"
     if not file.exists():
         return []
-    return oci.descriptors(oci.parse(_read_small(file), str(file)), "manifests", str(file))
+    return oci.entries(oci.parse(_read_small(file), str(file)), str(file))
 
 
 def check_index_format(index: dict[str, object], path: Path) -> None:

@@ -1,15 +1,37 @@
-"""A report that is attached to a bundle: its manifest, and that it is JSON.
+"""What is attached to a bundle: manifests, and that reports are JSON.
 
-Knows nothing of what a report says.
+Knows nothing of what is attached, and holds no signature against a key.
 """
 
 from typing import Any
 
 from wanc.bundle import oci
+from wanc.bundle.attached import read_attachment
 from wanc.bundle.oci import Descriptor
 from wanc.bundle.reports import COVERS, COVERS_ANNOTATION, REPORT_TYPE
 from wanc.errors import BundleError
 from wanc.verify.references import MISSPELLED, References, check_document, is_spelled
+
+
+def check_attachment(entry: Descriptor, references: References) -> None:
+    """An attachment's manifest, as index.json names it, and what it names."""
+    at, found = f"attachment {entry.digest[7:19]}", references.found
+    if entry.digest in references.read_bytes:
+        found.fault("attachment", at, "is named twice")
+        return
+    try:
+        data = references.read(entry)
+        attachment = read_attachment(entry, data, "index.json")
+    except BundleError as error:
+        found.fault("attachment", at, str(error))
+        return
+    references.add(oci.describe(oci.EMPTY, oci.EMPTY_BYTES), at)
+    references.add(attachment.blob, at)
+    if not is_spelled(data, lambda: attachment.manifest):
+        found.fault("attachment", at, MISSPELLED)
+    if attachment.subject.digest != references.bundle:
+        told = f"is of another state of the bundle, {attachment.subject.digest[:19]}"
+        found.notice("attachment", at, f"{told}, and counts for nothing")
 
 
 def check_report(entry: Descriptor, references: References) -> None:

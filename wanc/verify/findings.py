@@ -4,7 +4,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal[
-    "layout", "blob", "reference", "orphan", "config", "plan", "schedule", "executable", "report"
+    "layout",
+    "blob",
+    "reference",
+    "orphan",
+    "config",
+    "plan",
+    "schedule",
+    "executable",
+    "report",
+    "attachment",
+    "signature",
 ]
 
 MOST_SHOWN = 1_000

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wanc.bundle import oci
+from wanc.bundle.attached import is_attachment
 from wanc.bundle.config import FORMAT_VERSION
 from wanc.bundle.oci import Descriptor
 from wanc.bundle.reports import COVERS_ANNOTATION
@@ -17,7 +18,7 @@ from wanc.bundle.store import (
     check_index_format,
 )
 from wanc.errors import BundleError
-from wanc.verify.attached import check_report
+from wanc.verify.attached import check_attachment, check_report
 from wanc.verify.files import read_small
 from wanc.verify.findings import Findings
 from wanc.verify.references import MISSPELLED, References, check_document, is_spelled
@@ -36,16 +37,16 @@ def walk(references: References) -> list[tuple[str, Descriptor]]:
     bundles = [entry for entry in entries if entry.media_type == oci.INDEX]
     if len(bundles) != 1:
         found.fault("layout", "index.json", f"names {len(bundles)} bundles; needs exactly one")
+    references.bundle = bundles[0].digest if bundles else ""
     for entry in entries:
         references.add(entry, "index.json")
         if COVERS_ANNOTATION in entry.annotations:
             check_report(entry, references)
+        elif is_attachment(entry):
+            check_attachment(entry, references)
         elif entry.media_type != oci.INDEX:
             found.notice("reference", "index.json", f"{entry.digest} is not of wanc")
-    if not bundles:
-        return []
-    references.bundle = bundles[0].digest
-    return list(_walk_index(bundles[0], references))
+    return list(_walk_index(bundles[0], references)) if bundles else []
 
 
 def _entries(path: Path, found: Findings) -> list[Descriptor]:
@@ -55,7 +56,7 @@ def _entries(path: Path, found: Findings) -> list[Descriptor]:
     except OSError as error:
         raise BundleError(f"cannot be read: {error.strerror}") from error
     check_document(top, oci.INDEX, "layout", "index.json", found)
-    return oci.descriptors(top, "manifests", "index.json")
+    return oci.entries(top, "index.json")
 
 
 def _walk_index(entry: Descriptor, references: References) -> Iterator[tuple[str, Descriptor]]:

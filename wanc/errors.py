@@ -1,14 +1,14 @@
 """The error tree and the exit codes. Each class is raised by the packages named beside it.
 
 WancError
-├── RequestError      2  spec, run, compare, tiny, targets, cli: legal for no model (grammar, 4k+1)
+├── RequestError      2  spec, run, compare, tiny, targets, signing, cli: legal for no model (4k+1)
 ├── RefusedError      3  spec, plan, lower, targets, cli: this model, target or fabric refuses it
 ├── ToolchainError    4  lower, targets: a compiler or tool is missing or failed
-├── BundleError       5  bundle, runtime, run, compile: a bundle is damaged, or does not fit here
-├── RunError          6  run, runtime, bundle, cache, compare: a run failed, or a file write
+├── BundleError       5  bundle, signing, runtime, run, compile: damaged, unsigned, or does not fit
+├── RunError          6  run, runtime, bundle, cache, compare, signing: a run or a write failed
 │   ├── LostError     6  processes, runtime: another process of the run is gone
 │   └── WeightsError  6  weights, run, compare: a checkpoint does not fit the bundle, or is damaged
-└── RegistryError     7  registry: a registry cannot be reached, refuses, or answers what is wrong
+└── RegistryError     7  registry, share: a registry cannot be reached, refuses, or answers wrongly
 """
 
 
@@ -37,7 +37,7 @@ class ToolchainError(WancError):
 
 
 class BundleError(WancError):
-    """A bundle is damaged, or does not fit this machine."""
+    """A bundle is damaged, lacks a signature that it must have, or does not fit this machine."""
 
     exit_code = 5
 

@@ -22,7 +22,7 @@ LAYERS = [
     {"spec", "cache", "processes"},
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
-    {"trace", "runtime", "targets", "verify", "diff", "registry"},
+    {"trace", "runtime", "targets", "verify", "diff", "registry", "signing"},
     {"lower", "run"},
     {"build", "compare", "page"},
     {"compile", "doctor", "api", "worker"},
@@ -42,6 +42,7 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "verify": {"page", "cli"},
     "diff": {"cli"},
     "registry": {"build", "run", "cli"},
+    "signing": {"run", "cli"},
     "api": set(),  # of users
     "worker": set(),  # a process of its own
     "doctor": {"cli"},
@@ -54,7 +55,7 @@ NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
     for side in (
         *("run", "runtime", "bundle", "weights", "processes", "api", "worker"),
-        *("compare", "page", "verify", "diff", "registry"),
+        *("compare", "page", "verify", "diff", "registry", "signing"),
     )
 }  # the run side knows only the bundle
 

@@ -9,7 +9,7 @@ calls, and process 0 has the video.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -172,6 +172,7 @@ def load(
     interface: str | None = None,
     start_seconds: float = START_SECONDS,
     stall_seconds: float | None = None,
+    require_signature: str | Path | Sequence[str | Path] = (),
     progress: Progress | None = None,
 ) -> Pipeline:
     """Load a bundle's variant and a checkpoint; never compiles.
@@ -185,11 +186,14 @@ def load(
         interface: network interface that sockets bind; loopback by default.
         start_seconds: for processes to start and meet.
         stall_seconds: for any one step; judged by the plan and by steps seen, if not given.
+        require_signature: files of public keys, of which one must have signed the bundle.
         progress: where to report; silent by default.
 
     Raises:
         RequestError, BundleError, WeightsError, RunError
     """
+    if isinstance(require_signature, str | Path):
+        require_signature = (require_signature,)
     request = LoadRequest(
         bundle=Path(bundle),
         weights=Path(weights),
@@ -197,6 +201,7 @@ def load(
         topology=topology,
         precision=precision,
         vae_ranks=vae_ranks,
+        signers=tuple(map(Path, require_signature)),
     )
     how = Processes(
         count=processes,

@@ -3,30 +3,40 @@ layers and links.
 """
 
 import dataclasses
+import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
 
+from tests.sound import write_sound
 from tests.unit.test_layers import LAYERS
-from wanc.bundle import oci
+from wanc.bundle import attached, oci
 from wanc.bundle.config import FORMAT_VERSION, VariantConfig
-from wanc.bundle.store import FORMAT_ANNOTATION
+from wanc.bundle.store import FORMAT_ANNOTATION, open_bundle
 from wanc.cli import main
 from wanc.cli.app import app
 from wanc.cli.request import plans_of
 from wanc.errors import WancError
 from wanc.run.record import RunRecord
+from wanc.signing import provenance, results
+from wanc.signing.envelope import MOST_SIGNATURES, PAYLOAD_TYPE
+from wanc.signing.provenance import About, provenance_of
+from wanc.signing.statement import STATEMENT
 from wanc.spec.sets import Request
 from wanc.targets.cpu import CpuTarget
 
 ROOT = Path(__file__).parents[2]
+TIME = "2026-11-30T09:29:00Z"
+DESCRIPTOR = ("name", "uri", "digest", "sha256", "mediaType")
+"""Fields that in-toto gives every resource."""
 PAGES = sorted(page for part in (".", "docs", "bundles") for page in (ROOT / part).glob("*.md"))
 SETS = sorted((ROOT / "shapes").glob("*.yaml"))
 WANC: Any = typer.main.get_command(app)
@@ -125,6 +135,7 @@ def test_format_names_every_media_type_and_annotation():
     types = [v for v in vars(oci).values() if isinstance(v, str) and v.startswith("application/")]
     assert len(types) >= 6
     needed = [*types, CpuTarget().executable_type, oci.REF_NAME, FORMAT_ANNOTATION]
+    needed += [*attached.TYPES, attached.KEYID_ANNOTATION, attached.REPORT_ANNOTATION]
     assert not [text for text in needed if text not in FORMAT]
     assert oci.LAYOUT.decode() in FORMAT
 
@@ -152,6 +163,33 @@ def test_format_has_every_field_of_the_config():
         if field.name not in told
     }
     assert not missing
+
+
+def test_trust_names_types_algorithms_and_every_field_of_a_provenance(tmp_path, made):
+    bundle = open_bundle(write_sound(tmp_path / "bundle", made().config))
+    keys = {"isa": "x", "lnc": 2, "input_form": "hlo", "flags": ["-O1"]}
+    first = bundle.variants[0].config
+    changed = replace(
+        first, programs=tuple(replace(record, compile_key=keys) for record in first.programs)
+    )
+    bundle = replace(bundle, variants=(replace(bundle.variants[0], config=changed),))
+    about = About(invocation_id="1", started_on=TIME, finished_on=TIME)
+    statement = json.loads(provenance_of(bundle, about, b""))
+    trust = page("docs/trust.md")
+    types = (STATEMENT, provenance.PREDICATE_TYPE, provenance.BUILD_TYPE, results.PREDICATE_TYPE)
+    needed = [*types, provenance.UNSTATED_BUILDER, PAYLOAD_TYPE, str(MOST_SIGNATURES)]
+    assert not [text for text in needed if text not in trust]
+    programs = {record.program.name for record in first.programs}
+    assert fields(statement["predicate"]) - programs <= {*re.findall(r"\w+", trust), *DESCRIPTOR}
+
+
+def fields(value: Any) -> set[str]:
+    """Every key of a JSON value."""
+    if isinstance(value, list):
+        return {name for each in value for name in fields(each)}
+    if isinstance(value, dict):
+        return {*value} | {name for each in value.values() for name in fields(each)}
+    return set()
 
 
 def test_format_has_what_the_cpu_target_requires():

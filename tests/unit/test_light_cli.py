@@ -7,11 +7,15 @@ from importlib.metadata import version
 import pytest
 
 from tests.doubles import neuronx_cc
+from tests.signed import new_pair, sign
 from tests.sound import write_sound
 from tests.unit.test_check import runnable
 from wanc.bundle.store import write_bundle
 
-HEAVY = {"torch", "jax", "jaxlib", "diffusers", "transformers", "nki", "neuronxcc"}
+HEAVY = {
+    *("torch", "jax", "jaxlib", "diffusers", "transformers", "nki", "neuronxcc"),
+    *("cryptography", "cyclonedx"),
+}
 LIGHT = [
     "--help",
     "plan --model wan2.2-t2v-a14b --shape 832x480x81 --topology tp4-cp8-cfg2",
@@ -24,6 +28,11 @@ LIGHT = [
     "inspect {bundle} --json",
     "inspect {bundle} --html {page}",
     "inspect {neff}",
+    "inspect {signed}",
+    "inspect {signed} --json",
+    "verify {signed}",
+    "sign --help",
+    "key --help",
     "verify {sound}",
     "verify {sound} --json",
     "check {runnable}",
@@ -74,9 +83,11 @@ def files(bundle, made, tiny_checkpoint):
     interface = {"input": [("input0", 4)], "output": [("output0", 4)]}
     neff.write_bytes(neuronx_cc.neff(interface, {}))
     sound = write_sound(bundle.with_name("sound"), made().config)
+    signed = write_sound(bundle.with_name("signed"), made().config)
+    sign(signed, new_pair(bundle.with_name("key")))
     named = {"bundle": bundle, "stage": stage, "neff": neff, "sound": sound}
     named["page"] = bundle.with_name("page.html")
-    return named | {"runnable": here, "checkpoint": tiny_checkpoint}
+    return named | {"runnable": here, "checkpoint": tiny_checkpoint, "signed": signed}
 
 
 @pytest.mark.parametrize("line", LIGHT)

@@ -14,8 +14,10 @@ from wanc.cli.diff import diff_command
 from wanc.cli.doctor import doctor_command
 from wanc.cli.gc import gc_command
 from wanc.cli.inspect import inspect_command
+from wanc.cli.key import key_app
 from wanc.cli.plan import plan_command
 from wanc.cli.run import run_command
+from wanc.cli.sign import sign_command
 from wanc.cli.terminal import emit
 from wanc.cli.tiny import tiny_command
 from wanc.cli.verify import verify_command
@@ -49,6 +51,8 @@ app.command("compile")(compile_command)
 app.command("inspect")(inspect_command)
 app.command("check")(check_command)
 app.command("verify")(verify_command)
+app.add_typer(key_app)
+app.command("sign")(sign_command)
 app.command("diff")(diff_command)
 app.command("run")(run_command)
 app.command("decode")(decode_command)

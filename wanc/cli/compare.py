@@ -58,6 +58,7 @@ def compare_command(
             "--softmax-bound", help="Whether attention with a static bound would lose rows."
         ),
     ] = False,
+    require_signature: options.RequireSignature = None,
     json: options.Json = False,
 ) -> None:
     """Compare a bundle's run with diffusers', from the same noise.
@@ -77,8 +78,14 @@ def compare_command(
         raise RequestError("--softmax-bound and --attach are of a comparison with diffusers")
     packages = ["skimage", *(["matplotlib"] if plot else []), *([] if beside else ["accelerate"])]
     _check_early(packages, plot, report, attach_to=bundle if attach else None)
+    signers = tuple(require_signature or ())
     load = LoadRequest(
-        bundle=bundle, weights=weights, shape=shape, topology=topology, precision=precision
+        bundle=bundle,
+        weights=weights,
+        shape=shape,
+        topology=topology,
+        precision=precision,
+        signers=signers,
     )
     request = RunRequest(
         prompt=prompt,
@@ -101,6 +108,7 @@ def compare_command(
             shape=shape,
             topology=with_topology,
             precision=precision,
+            signers=signers,
         )
         compared = compare_with_bundle(load, other, request, Terminal())
     else:

@@ -27,6 +27,7 @@ def decode_command(
     interface: options.Interface = None,
     start_timeout: options.StartTimeout = START_SECONDS,
     stall_timeout: options.StallTimeout = None,
+    require_signature: options.RequireSignature = None,
     json: options.Json = False,
 ) -> None:
     """Decode the latents of a run to a video.
@@ -45,6 +46,7 @@ def decode_command(
         topology=topology,
         precision=precision,
         vae_ranks=vae_ranks,
+        signers=tuple(require_signature or ()),
         decode_only=True,
     )
     item = Item(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wanc.bundle.attached import attachments
 from wanc.bundle.config import ProgramRecord, VariantConfig
 from wanc.bundle.described import calls_by_stage
 from wanc.bundle.reports import read_reports
@@ -97,6 +98,16 @@ def bundle_json(bundle: Bundle) -> dict[str, Any]:
         "reports": [
             {"digest": report.digest, "covers": list(report.covers)}
             for report in read_reports(bundle)
+        ],
+        "attached": [
+            {
+                "artifact_type": each.artifact_type,
+                "digest": each.blob.digest,
+                "manifest": each.entry.digest,
+                "annotations": each.entry.annotations,
+                "is_current": each.subject.digest == bundle.digest,
+            }
+            for each in attachments(bundle.path)
         ],
     }
 

@@ -2,17 +2,29 @@
 
 from collections.abc import Sequence
 
+from wanc.bundle.attached import (
+    KEYID_ANNOTATION,
+    PROVENANCE,
+    REPORT_ANNOTATION,
+    SBOM,
+    TEST_RESULT,
+    Attachment,
+    attachments,
+)
 from wanc.bundle.config import Blob, ProgramRecord, VariantConfig
 from wanc.bundle.described import DONE, calls_of_programs, holders, key_text
 from wanc.bundle.reports import read_reports
 from wanc.bundle.store import Bundle, config_blobs
 from wanc.cli.sharing import sharing_line
-from wanc.cli.terminal import emit, table
+from wanc.cli.terminal import emit, plain, table
 from wanc.plan.abi import Tensor, Weight
 from wanc.plan.mesh import Coordinates, Mesh
 from wanc.spec.target import TORUS, TRN2_FABRIC, Fabric
 from wanc.spec.topology import AXES, Axis
 from wanc.units import count, size
+
+_KINDS = {PROVENANCE: "provenance", TEST_RESULT: "test result", SBOM: "sbom"}
+"""What an attachment is, by its type."""
 
 
 def print_bundle(bundle: Bundle) -> None:
@@ -33,6 +45,20 @@ def print_bundle(bundle: Bundle) -> None:
     emit(sharing_line([entry.config for entry in bundle.variants]))
     for report in read_reports(bundle):
         emit(f"report {report.digest} of {count(len(report.covers), 'program')}")
+    for attachment in attachments(bundle.path):
+        emit(plain(attachment_line(bundle, attachment)))
+
+
+def attachment_line(bundle: Bundle, attachment: Attachment) -> str:
+    """What an attachment says that it is; it is held against no key."""
+    said = attachment.entry.annotations
+    line = f"{_KINDS[attachment.artifact_type]} {attachment.blob.digest}"
+    if report := said.get(REPORT_ANNOTATION):
+        line += f" of report {report[7:19]}"
+    if keyid := said.get(KEYID_ANNOTATION):
+        line += f", signed by what says it is key {keyid[:12]}"
+    is_current = attachment.subject.digest == bundle.digest
+    return line if is_current else f"{line}, of another state of the bundle"
 
 
 def print_variant(config: VariantConfig) -> None:

@@ -206,6 +206,24 @@ StallTimeout = Annotated[
         help="Seconds for any one step. [default: from the plan and the steps seen]",
     ),
 ]
+RequireSignature = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--require-signature",
+        metavar="PUBLIC_KEY",
+        help="Refuse a bundle that this key did not sign; may be repeated: any one will do.",
+    ),
+]
+PassphraseEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--passphrase-env", metavar="NAME", help="Environment variable with the key's passphrase."
+    ),
+]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option("--passphrase-file", help="File whose first line is the key's passphrase."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
 Delete = Annotated[
     bool, typer.Option("--delete", help="Remove them. Without it, they are only shown.")

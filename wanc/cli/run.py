@@ -69,6 +69,7 @@ def run_command(
     profile: Annotated[
         bool, typer.Option("--profile", help="Generate twice; times are of the warm one.")
     ] = False,
+    require_signature: options.RequireSignature = None,
     json: options.Json = False,
 ) -> None:
     """Run a bundle: a prompt, and images, to a video.
@@ -90,6 +91,7 @@ def run_command(
         topology=topology,
         precision=precision,
         vae_ranks=vae_ranks,
+        signers=tuple(require_signature or ()),
     )
     request = RunRequest(
         prompt=prompt,

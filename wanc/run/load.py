@@ -1,6 +1,6 @@
 """Opens a bundle's variant on this machine and a checkpoint, ready to run. Never compiles.
 
-Refuses, before anything is loaded, what does not fit: version, digest, machine, weights.
+Refuses, before anything is loaded, what does not fit: version, digest, signature, machine, weights.
 """
 
 from dataclasses import replace
@@ -73,8 +73,15 @@ def select_variant(
 
 
 def choose(request: LoadRequest) -> tuple[Bundle, VariantConfig]:
-    """The bundle, and the variant that is asked for; raises BundleError and RequestError."""
+    """The bundle, and the variant that is asked for; raises BundleError and RequestError.
+
+    Every process comes here first: where a signature is required, no program is read without one.
+    """
     bundle = open_bundle(request.bundle)
+    if request.signers:
+        from wanc.signing.check import require_signature  # with cryptography, which few need
+
+        require_signature(bundle, request.signers)
     selected = select_variant(
         bundle,
         request.weights,

@@ -74,6 +74,8 @@ class LoadRequest:
     """Ranks that decode tiles; None is as many as the plan deals tiles to."""
     decode_only: bool = False
     """Load nothing but what decoding needs."""
+    signers: tuple[Path, ...] = ()
+    """Files of public keys: one of these keys must have signed the bundle. None: nobody need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ import torch
 
 from bench.command_line import host_step, light_rows, lowering
 from bench.model import MODEL, SHAPE
+from bench.transfer import Seconds, show_transfers, transfer_rows
 from bench.verify import Rates, show_verify, start_up, verify_rows
 from wanc.cache.store import Cache
 from wanc.compile import compile_bundle
@@ -201,11 +202,13 @@ def main() -> None:
         rows["start to mp4"] = start_row(load, values, folder)
         commands = light_rows(bundle)
         verified = verify_rows(bundle), start_up(bundle)
+    transfers = transfer_rows()
     host = host_step()
     show(rows, compile_s)
     show_commands(commands, lowered, host)
     show_verify(*verified)
-    keep(rows, compile_s, commands, lowered, host, verified)
+    show_transfers(transfers)
+    keep(rows, compile_s, commands, lowered, host, verified, transfers)
 
 
 def show(rows: dict[str, dict[str, float]], compile_s: float) -> None:
@@ -244,6 +247,7 @@ def keep(
     lowered: tuple[float, float],
     host: dict[str, float],
     verified: tuple[dict[str, Rates], float],
+    transfers: Seconds | None,
 ) -> None:
     """Add a line to the file of measurements."""
     kept = {
@@ -256,6 +260,7 @@ def keep(
         "host_step_ms": host,
         "verify_bytes_per_s": verified[0],
         "verify_start_ms": verified[1],
+        "transfer_s": transfers,
     }
     KEPT.parent.mkdir(exist_ok=True)
     with KEPT.open("a") as file:

@@ -100,7 +100,11 @@ def for_trainium() -> VariantConfig:
 
 
 @contextmanager
-def bundle_of(config: VariantConfig, make: Callable[[Program, bytes], bytes]) -> Iterator[Path]:
+def bundle_of(
+    config: VariantConfig,
+    make: Callable[[Program, bytes], bytes],
+    bundle_bytes: int = BUNDLE_BYTES,
+) -> Iterator[Path]:
     """A bundle whose executables are made of programs and of bytes that fill them up."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "bundle"
@@ -109,7 +113,7 @@ def bundle_of(config: VariantConfig, make: Callable[[Program, bytes], bytes]) ->
         def put(data: bytes) -> Blob:
             return Blob(digest=put_blob(path, data), size_bytes=len(data))
 
-        fill_bytes = BUNDLE_BYTES // len(config.programs)
+        fill_bytes = bundle_bytes // len(config.programs)
         records = [
             replace(
                 record,

@@ -1,6 +1,7 @@
 """Bundles of real plans whose executables have the right interface and no code: sound to verify."""
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +34,19 @@ def hash_of(program: Program) -> str:
     return of_bytes(repr(program).encode())
 
 
-def executable_of(program: Program) -> bytes:
+_FILL = 15
+"""A field that XLA's container does not have: readers go past."""
+
+
+def executable_of(program: Program, fill_bytes: int = 0) -> bytes:
     """A container of XLA:CPU with the program's interface: no code, but all that is verified."""
+    fill = (
+        record_of(_FILL, random.Random(program.name).randbytes(fill_bytes)) if fill_bytes else b""
+    )
+    return _bare_executable(program) + fill
+
+
+def _bare_executable(program: Program) -> bytes:
     return container(
         program.kind,
         [(tensor.dtype, tensor.shape) for tensor in program.arguments],
@@ -86,7 +98,9 @@ def interface_of(executable: bytes) -> XlaInterface:
     return interface_from(pieces_of(executable), len(executable))
 
 
-def with_programs(config: VariantConfig) -> tuple[VariantConfig, dict[str, bytes]]:
+def with_programs(
+    config: VariantConfig, fill_bytes: int = 0
+) -> tuple[VariantConfig, dict[str, bytes]]:
     """A config that names StableHLO and executables of its programs, and their bytes."""
     blobs: dict[str, bytes] = {}
 
@@ -98,16 +112,16 @@ def with_programs(config: VariantConfig) -> tuple[VariantConfig, dict[str, bytes
         replace(
             record,
             stablehlo=blob(stablehlo_of(record.program)),
-            executable=blob(executable_of(record.program)),
+            executable=blob(executable_of(record.program, fill_bytes)),
         )
         for record in config.programs
     ]
     return replace(config, programs=tuple(records)), blobs
 
 
-def write_sound(path: Path, *configs: VariantConfig) -> Path:
-    """Write a bundle of these variants."""
-    made = [with_programs(config) for config in configs]
+def write_sound(path: Path, *configs: VariantConfig, fill_bytes: int = 0) -> Path:
+    """Write a bundle of these variants, whose executables have so many bytes more."""
+    made = [with_programs(config, fill_bytes) for config in configs]
     blobs = {digest: data for _, each in made for digest, data in each.items()}
     variants = [NewVariant(config=config, executable_type=EXECUTABLE_TYPE) for config, _ in made]
     write_bundle(path, variants, blobs.__getitem__)

@@ -13,7 +13,7 @@ from typing import Any
 
 from wanc.bundle.config import Blob, ProgramRecord
 from wanc.cache.store import Cache
-from wanc.digest import of_json
+from wanc.digest import of_bytes, of_json
 from wanc.identity import lint_key
 from wanc.plan.abi import Program
 from wanc.progress import Task
@@ -92,27 +92,27 @@ class LintRecord:
 def lower_cached(program: Program, key: str, target: str, cache: Cache) -> LoweredProgram:
     """The program's StableHLO, from the cache where its spec key is known; linted for a target."""
     started = time.monotonic()
-    known = cache.get_record("stablehlo", key, LoweredRecord)
-    data = cache.get_blob(known.digest) if known else None
-    cached = data is not None
+    found = cache.find("stablehlo", key, LoweredRecord)
     sources: Sequence[str | None] = ()
-    if known is None or data is None:
+    if found:
+        known, data = found
+    else:
         from wanc.lower.lower import lower
         from wanc.trace import trace
 
         lowered = lower(trace(program))
         data, sources = lowered.stablehlo, lowered.sources
         known = LoweredRecord(
-            digest=cache.put_blob(data), collectives=lowered.collectives, program=program.name
+            digest=of_bytes(data), collectives=lowered.collectives, program=program.name
         )
-        cache.put_record("stablehlo", key, known)
+        cache.keep("stablehlo", key, known, data)
     lint_cached(program, data, known.digest, target_facts(target).accelerator, cache, sources)
     return LoweredProgram(
         program=program,
         stablehlo=Blob(digest=known.digest, size_bytes=len(data)),
         collectives=known.collectives,
         seconds=time.monotonic() - started,
-        cached=cached,
+        cached=found is not None,
     )
 
 
@@ -145,22 +145,22 @@ def compile_cached(
     """The program's executable, from the cache where its compile key is known."""
     started = time.monotonic()
     key = target.compile_key(lowered.program, lowered.stablehlo.digest)
-    known = cache.get_record("executables", of_json(key), CompiledRecord)
-    data = cache.get_blob(known.digest) if known else None
-    cached = data is not None
-    if known is None or data is None:
+    found = cache.find("executables", of_json(key), CompiledRecord)
+    if found:
+        known, data = found
+    else:
         stablehlo = cache.read_blob(lowered.stablehlo.digest)
         data = target.compile(lowered.program, stablehlo, stop=stop)
         known = CompiledRecord(
-            digest=cache.put_blob(data), program=lowered.program.name, target=target.name
+            digest=of_bytes(data), program=lowered.program.name, target=target.name
         )
-        cache.put_record("executables", of_json(key), known)
+        cache.keep("executables", of_json(key), known, data)
     return CompiledProgram(
         lowered=lowered,
         executable=Blob(digest=known.digest, size_bytes=len(data)),
         key=key,
         seconds=time.monotonic() - started,
-        cached=cached,
+        cached=found is not None,
     )
 
 

@@ -15,6 +15,13 @@ class Task(Protocol):
         """Say what is under way; may be said again and again."""
 
 
+class Transfer(Protocol):
+    """Bytes on their way; told of from several threads."""
+
+    def moved(self, moved: int, reused: int) -> None:
+        """So many more bytes went over the network, and so many did not have to."""
+
+
 class Progress(Protocol):
     """Reports work as it goes."""
 
@@ -25,11 +32,21 @@ class Progress(Protocol):
         """Say something once."""
 
 
+class TransferProgress(Progress, Protocol):
+    """Reports bytes that move, too."""
+
+    def transfer(self, name: str, total_bytes: int) -> AbstractContextManager[Transfer]:
+        """A context that holds one transfer of so many bytes, moved or reused."""
+
+
 class _SilentTask:
     def advance(self, done: str = "") -> None:
         """Say nothing."""
 
     def doing(self, what: str) -> None:
+        """Say nothing."""
+
+    def moved(self, moved: int, reused: int) -> None:
         """Say nothing."""
 
 
@@ -38,6 +55,11 @@ class Silent:
 
     @contextmanager
     def task(self, name: str, total: int) -> Iterator[Task]:
+        """Say nothing."""
+        yield _SilentTask()
+
+    @contextmanager
+    def transfer(self, name: str, total_bytes: int) -> Iterator[Transfer]:
         """Say nothing."""
         yield _SilentTask()
 

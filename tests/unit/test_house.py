@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for part in ("wanc", "kernels") for path in (ROOT / part).rglob("*.py"))
-MOST_LINES = 32_000
+MOST_LINES = 34_000
 """Lines of wanc/ without tests. A raise is a commit that says why."""
 
 

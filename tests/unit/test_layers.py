@@ -23,7 +23,7 @@ LAYERS = [
     {"plan", "tiny_tokenizer"},
     {"bundle", "model", "weights", "identity", "tiny"},
     {"trace", "runtime", "targets", "verify", "diff", "registry", "signing"},
-    {"lower", "run"},
+    {"lower", "run", "share"},
     {"build", "compare", "page"},
     {"compile", "doctor", "api", "worker"},
     {"cli"},
@@ -41,7 +41,8 @@ ONLY = {  # who may import it, where the layer alone is too wide
     "page": {"cli"},
     "verify": {"page", "cli"},
     "diff": {"cli"},
-    "registry": {"build", "run", "cli"},
+    "registry": {"share", "cli"},
+    "share": {"cli"},
     "signing": {"run", "cli"},
     "api": set(),  # of users
     "worker": set(),  # a process of its own
@@ -55,7 +56,7 @@ NEVER = {
     side: {"model", "trace", "lower", "targets", "build", "compile"}
     for side in (
         *("run", "runtime", "bundle", "weights", "processes", "api", "worker"),
-        *("compare", "page", "verify", "diff", "registry", "signing"),
+        *("compare", "page", "verify", "diff", "registry", "share", "signing"),
     )
 }  # the run side knows only the bundle
 

@@ -7,8 +7,10 @@ refused.
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from wanc.bundle import oci
@@ -21,7 +23,7 @@ from wanc.bundle.config import (
     encode_config,
 )
 from wanc.bundle.oci import Descriptor
-from wanc.digest import of_bytes
+from wanc.digest import Reading, of_bytes
 from wanc.errors import BundleError, RunError
 from wanc.files import check_folder, is_unfinished, locked, make_folder, sync, write_whole
 
@@ -35,6 +37,10 @@ STAGE_ANNOTATION = "vnd.wanc.stage"
 """How far a variant was compiled; no part of its key."""
 
 FORMAT_ANNOTATION = "vnd.wanc.format-version"
+
+PULLED_ANNOTATION = "vnd.wanc.pulled"
+"""Of the bundle's entry in index.json: PART where some blobs were left in a registry."""
+PART = "part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +56,19 @@ class Bundle:
     """An opened bundle. Blobs are checked when they are read."""
 
     path: Path
-    digest: str
+    entry: Descriptor
+    """The bundle index, as index.json names it."""
     variants: tuple[BundleVariant, ...]
+
+    @property
+    def digest(self) -> str:
+        """The bundle's digest: that of its index."""
+        return self.entry.digest
+
+    @property
+    def is_part(self) -> bool:
+        """Whether blobs of some variants were left in the registry that it was pulled from."""
+        return self.entry.annotations.get(PULLED_ANNOTATION) == PART
 
     def read(self, blob: Blob) -> bytes:
         """A blob's bytes; raises BundleError where it is missing or not what it says."""
@@ -65,10 +82,10 @@ def open_bundle(path: Path) -> Bundle:
     index = oci.parse(data, f"{path}: bundle index")
     check_index_format(index, path)
     manifests = oci.descriptors(index, "manifests", f"{path}: bundle index")
-    variants = tuple(_open_variant(path, manifest) for manifest in manifests)
+    variants = tuple(open_variant(path, manifest) for manifest in manifests)
     if not variants:
         raise BundleError(f"{path}: the bundle has no variants")
-    return Bundle(path=path, digest=entry.digest, variants=variants)
+    return Bundle(path=path, entry=entry, variants=variants)
 
 
 def check_destination(path: Path) -> None:
@@ -144,10 +161,17 @@ def _put_index(path: Path, manifests: dict[VariantKey, Descriptor]) -> str:
     listed = [manifests[key] for key in sorted(manifests)]
     index = oci.index_bytes(listed, {FORMAT_ANNOTATION: str(FORMAT_VERSION)})
     digest = put_blob(path, index)
-    others = [entry for entry in index_entries(path) if entry.media_type != oci.INDEX]
-    bundle = oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle"})
-    write_entries(path, [bundle, *others])
+    there = index_entries(path)
+    others = [entry for entry in there if entry.media_type != oci.INDEX]
+    is_part = any(entry.annotations.get(PULLED_ANNOTATION) == PART for entry in there)
+    write_entries(path, [entry_of(index, is_part=is_part), *others])
     return digest
+
+
+def entry_of(index: bytes, *, is_part: bool = False) -> Descriptor:
+    """What index.json says of a bundle index."""
+    part = {PULLED_ANNOTATION: PART} if is_part else {}
+    return oci.describe(oci.INDEX, index, **{oci.REF_NAME: "bundle", **part})
 
 
 def write_entries(path: Path, entries: Sequence[Descriptor]) -> None:
@@ -191,15 +215,16 @@ def index_entries(path: Path) -> list[Descriptor]:
     return oci.entries(oci.parse(_read_small(file), str(file)), str(file))
 
 
-def check_index_format(index: dict[str, object], path: Path) -> None:
+def check_index_format(index: dict[str, object], where: Path | str) -> None:
     """Raise BundleError where the index is of a format that this version does not read."""
     annotations = index.get("annotations")
     version = annotations.get(FORMAT_ANNOTATION) if isinstance(annotations, dict) else None
     known = isinstance(version, str) and re.fullmatch("[0-9]{1,9}", version)
-    check_format_version(int(str(version)) if known else None, str(path))
+    check_format_version(int(str(version)) if known else None, str(where))
 
 
-def _open_variant(path: Path, manifest: Descriptor) -> BundleVariant:
+def open_variant(path: Path, manifest: Descriptor) -> BundleVariant:
+    """A variant by its manifest, whose JSON is there; raises BundleError."""
     where = f"{path}: manifest {manifest.digest[:19]}"
     value = oci.parse(read_json_blob(path, manifest), where)
     if value.get("artifactType") != oci.VARIANT_TYPE:
@@ -239,21 +264,40 @@ def _read_small(path: Path) -> bytes:
 
 def read_blob(path: Path, digest: str, size: int) -> bytes:
     """A blob's bytes, of a size and a digest; raises BundleError. Follows no link."""
+    with _opened_blob(path, digest, size) as stream:
+        data = stream.read()
+    if of_bytes(data) != digest:
+        raise _damaged(path, digest, of_bytes(data))
+    return data
+
+
+def check_blob(path: Path, digest: str, size: int) -> Path:
+    """The file of a blob that is what it should be; raises BundleError. Follows no link."""
+    with _opened_blob(path, digest, size) as stream:
+        seen = Reading(stream).digest()
+    if seen != digest:
+        raise _damaged(path, digest, seen)
+    return blob_path(path, digest)
+
+
+@contextmanager
+def _opened_blob(path: Path, digest: str, size: int) -> Iterator[FileIO]:
     file = blob_path(path, digest)
     try:
         if not stat.S_ISREG(file.lstat().st_mode):
             raise BundleError(f"{path}: blob {digest} is not a file but a link or a folder")
-        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as stream:
             seen = os.fstat(stream.fileno()).st_size
             if seen != size:
                 raise BundleError(f"{path}: blob {digest} has {seen} bytes; needs {size}")
-            data = stream.read()
+            yield stream
     except OSError as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
         raise BundleError(f"{path}: blob {digest} {what}: {error.strerror}") from error
-    if of_bytes(data) != digest:
-        raise BundleError(f"{path}: blob {digest} is damaged: its bytes are {of_bytes(data)}")
-    return data
+
+
+def _damaged(path: Path, digest: str, seen: str) -> BundleError:
+    return BundleError(f"{path}: blob {digest} is damaged: its bytes are {seen}")
 
 
 def blob_path(path: Path, digest: str) -> Path:
@@ -271,6 +315,11 @@ def _existing_variants(path: Path) -> tuple[BundleVariant, ...]:
 def _programs(config: VariantConfig) -> dict[str, Blob]:
     """What a variant's programs are, as far as they were lowered."""
     return {r.program.name: r.stablehlo for r in config.programs if r.stablehlo}
+
+
+def variant_keys(variants: Sequence[BundleVariant]) -> set[VariantKey]:
+    """What tells variants from others of a bundle."""
+    return {_keyed(variant.manifest)[0] for variant in variants}
 
 
 def _keyed(manifest: Descriptor) -> tuple[VariantKey, Descriptor]:

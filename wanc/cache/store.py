@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -23,11 +23,24 @@ from wanc.files import check_folder, locked, write_whole
 
 Record = TypeVar("Record")
 
+
+class Upstream(Protocol):
+    """A cache that others share: asked for what this one lacks, and given what is made here."""
+
+    def fetch(self, kind: str, key: str) -> tuple[bytes, bytes] | None:
+        """The record under a key, as JSON, and its blob; None where it is not there, or not had."""
+
+    def offer(self, kind: str, key: str, record: bytes, blob: bytes) -> None:
+        """Take a record and its blob, where that can be done."""
+
+
 BLOBS = "blobs"
 RECORDS = ("stablehlo", "executables", "lint")
 """Kinds of records, and their folders; each record names the digest of a blob."""
 FAILED = "failed"
 """Folder of what compilers left that failed."""
+BUNDLES = "bundles"
+"""Folder of bundles that were pulled to be run, one for each digest."""
 USERS = "in-use"
 """Folder of a locked file for each work that goes on."""
 
@@ -43,6 +56,7 @@ class Cache:
     """A directory of blobs by digest and of records by key."""
 
     path: Path
+    upstream: Upstream | None = None
 
     def get_blob(self, digest: str) -> bytes | None:
         """A blob whose bytes are what its digest says, or None."""
@@ -90,12 +104,32 @@ class Cache:
                 raise self._not_written(error) from error
             yield
 
+    def find(self, kind: str, key: str, fields: type[Record]) -> tuple[Record, bytes] | None:
+        """A record and the blob that it names, from upstream where it is not here."""
+        record = self.get_record(kind, key, fields)
+        data = self.get_blob(_named(record)) if record else None
+        if record is not None and data is not None:
+            return record, data
+        found = self.upstream.fetch(kind, key) if self.upstream else None
+        if found is None:
+            return None
+        record = _decoded(found[0], fields)
+        if record is None or _named(record) != of_bytes(found[1]):
+            return None
+        self.put_blob(found[1])
+        self.put_record(kind, key, record)
+        return record, found[1]
+
+    def keep(self, kind: str, key: str, record: Any, data: bytes) -> None:
+        """Keep a record and the blob that it names, upstream too; raises RunError."""
+        self.put_blob(data)
+        self.put_record(kind, key, record)
+        if self.upstream:
+            self.upstream.offer(kind, key, canonical_json(msgspec.to_builtins(record)), data)
+
     def get_record(self, kind: str, key: str, fields: type[Record]) -> Record | None:
         """The record under a key, or None where it is absent or lacks a field."""
-        data = _read(self._record(kind, key))
-        with contextlib.suppress(msgspec.DecodeError):
-            return msgspec.json.decode(data or b"", type=fields)
-        return None
+        return _decoded(_read(self._record(kind, key)) or b"", fields)
 
     def put_record(self, kind: str, key: str, record: Any) -> None:
         """Keep a record under a key; raises RunError."""
@@ -139,3 +173,14 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def _decoded(data: bytes, fields: type[Record]) -> Record | None:
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(data, type=fields)
+    return None
+
+
+def _named(record: Any) -> str:
+    """The digest that every record of a blob has."""
+    return str(record.digest)

@@ -16,6 +16,8 @@ from wanc.cli.gc import gc_command
 from wanc.cli.inspect import inspect_command
 from wanc.cli.key import key_app
 from wanc.cli.plan import plan_command
+from wanc.cli.pull import pull_command
+from wanc.cli.push import push_command
 from wanc.cli.run import run_command
 from wanc.cli.sign import sign_command
 from wanc.cli.terminal import emit
@@ -58,6 +60,8 @@ app.command("run")(run_command)
 app.command("decode")(decode_command)
 app.command("compare")(compare_command)
 app.add_typer(weights_app)
+app.command("push")(push_command)
+app.command("pull")(pull_command)
 app.command("gc")(gc_command)
 app.add_typer(cache_app)
 app.command("doctor")(doctor_command)

@@ -8,6 +8,7 @@ import typer
 
 from wanc.bundle.store import open_bundle
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.terminal import emit, emit_json, table
 from wanc.errors import BundleError
 from wanc.units import count
@@ -37,7 +38,8 @@ def check_command(
     What each variant needs and what was found: ok, degraded or incompatible. Loads nothing."""
     from wanc.run.check import check_bundle
 
-    opened = open_bundle(bundle)
+    wanted = (shape, topology, precision)
+    opened = open_bundle(local_bundle(bundle, "executables", wanted))
     checks = check_bundle(opened, weights, shape=shape, topology=topology, precision=precision)
     able = [check for check in checks if check.verdict != "incompatible"]
     if json:

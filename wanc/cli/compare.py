@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.generate import quiet_frameworks
 from wanc.cli.terminal import Terminal, emit, emit_json, note, table
 from wanc.errors import RequestError, RunError
@@ -73,6 +74,9 @@ def compare_command(
     from wanc.run.outputs import as_run_error
     from wanc.run.request import Guidance, LoadRequest, RunRequest
 
+    signed = bool(require_signature)
+    bundle = local_bundle(bundle, "executables", signed=signed)
+    beside = beside and local_bundle(beside, "executables", signed=signed)
     beside = bundle if beside is None and with_topology else beside
     if beside and (softmax_bound or attach):
         raise RequestError("--softmax-bound and --attach are of a comparison with diffusers")

@@ -1,7 +1,8 @@
 """wanc compile: a request, or a bundle that was only lowered, to a bundle."""
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from wanc.bundle.lock import LOCK_SUFFIX, lock_of, write_lock
 from wanc.bundle.store import open_bundle
 from wanc.cache.store import Cache, default_cache
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.plan import print_plans
 from wanc.cli.request import plans_of
 from wanc.cli.sharing import sharing_json, sharing_line
@@ -96,6 +98,14 @@ def compile_command(
         int | None,
         typer.Option("--jobs", min=1, help="Compilers at once. [default: as memory and cores say]"),
     ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            "--cache",
+            metavar="REF",
+            help="A repository of a registry as a compile cache that others share.",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Compile variants into a bundle.
@@ -122,7 +132,7 @@ def compile_command(
     if source is not None:
         if set_file or stop_after or lock or max_ranks or flags != Request(target=target):
             raise RequestError("--from takes all but --target from the bundle; leave the rest out")
-        print_report(finish(source, target, compilers, output or source, jobs), json)
+        print_report(finish(source, target, compilers, output or source, jobs, cache), json)
         return
     if lock and flags != Request():
         raise RequestError("--lock is of a shape set as it stands: leave out what overrides it")
@@ -140,7 +150,7 @@ def compile_command(
         return
     compilers.check({spec.variants[0].target})
     chosen = compilers.target(spec.variants[0].target)
-    report = build(plans, chosen, output, until, locked, jobs)
+    report = build(plans, chosen, output, until, locked, jobs, cache)
     print_report(report, json)
 
 
@@ -223,20 +233,22 @@ def build(
     until: Until,
     locked: Path | None,
     jobs: int | None,
+    shared: str | None,
 ) -> "CompileReport":
     """Compile as far as asked, into a bundle, a lock or both."""
     from wanc.compile import compile_bundle
 
     lock_only = output is None and locked is not None and until == "lower"
-    report = compile_bundle(
-        plans,
-        target,
-        None if lock_only else output or STORE / plans[0].model.name,
-        cache=Cache(default_cache()),
-        jobs=jobs,
-        progress=Terminal(),
-        until=until,
-    )
+    with compile_cache(shared) as cache:
+        report = compile_bundle(
+            plans,
+            target,
+            None if lock_only else output or STORE / plans[0].model.name,
+            cache=cache,
+            jobs=jobs,
+            progress=Terminal(),
+            until=until,
+        )
     if locked is not None:
         write_lock(locked, lock_of(report.configs))
         note(f"wrote {locked}")
@@ -249,6 +261,7 @@ def finish(
     compilers: Compilers,
     output: Path,
     jobs: int | None,
+    shared: str | None,
 ) -> "CompileReport":
     """Compile what a bundle holds as StableHLO."""
     from wanc.compile import finish_bundle
@@ -257,17 +270,35 @@ def finish(
     if target is not None:
         wanted, why = choose_target(target)
         note(f"target {wanted} ({why})")
-    bundle = open_bundle(source)
+    bundle = open_bundle(local_bundle(source, "all"))
     compilers.check({wanted or entry.config.variant.target for entry in bundle.variants})
-    return finish_bundle(
-        bundle,
-        compilers.target,
-        output,
-        wanted=wanted,
-        cache=Cache(default_cache()),
-        jobs=jobs,
-        progress=Terminal(),
-    )
+    with compile_cache(shared) as cache:
+        return finish_bundle(
+            bundle,
+            compilers.target,
+            output,
+            wanted=wanted,
+            cache=cache,
+            jobs=jobs,
+            progress=Terminal(),
+        )
+
+
+@contextmanager
+def compile_cache(shared: str | None) -> Iterator[Cache]:
+    """The user's cache, and upstream of it a repository that others share; raises RequestError."""
+    if shared is None:
+        yield Cache(default_cache())
+        return
+    from wanc.registry.reference import Reference
+    from wanc.registry.repository import connect
+    from wanc.share.compile_cache import RegistryCache
+
+    reference = Reference.parse(shared)
+    if reference.tag or reference.digest:
+        raise RequestError(f"--cache {shared}: names a repository, without a tag or a digest")
+    with closing(connect(reference)) as repository:
+        yield Cache(default_cache(), RegistryCache(repository, Terminal()))
 
 
 # --- what is shown -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.generate import quiet_frameworks, run_one
 from wanc.processes.launch import START_SECONDS
 
@@ -40,7 +41,9 @@ def decode_command(
     from wanc.run.video import format_of
 
     load = LoadRequest(
-        bundle=bundle,
+        bundle=local_bundle(
+            bundle, "executables", (shape, topology, precision), signed=bool(require_signature)
+        ),
         weights=weights,
         shape=shape,
         topology=topology,

@@ -1,11 +1,14 @@
 """wanc diff: what two bundles or locks have differently, and what is compiled again for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.differences import MOST, difference_lines, numbered, shown
 from wanc.cli.terminal import emit, emit_json, plain, table
 from wanc.diff.again import Distinct
@@ -18,6 +21,7 @@ from wanc.units import count, size
 
 if TYPE_CHECKING:
     from wanc.lower.text import Text
+    from wanc.share.pull import Programs
 
 _MOST_LETTERS = 400
 """Of one line of a text: constants may have millions."""
@@ -42,7 +46,10 @@ def diff_command(
     And which programs are compiled again for it."""
     if program is not None and not text:
         raise RequestError("--program: narrows --text, which is not given")
-    before, after = side_of(a), side_of(b)
+    programs: Programs = "all" if text else "none"
+    before, after = (
+        replace(side_of(str(local_bundle(Path(each), programs))), text=each) for each in (a, b)
+    )
     try:
         compared = compare(before, after)
         texts = text_changes(before, after, compared, program) if text else None

@@ -11,6 +11,7 @@ from wanc.bundle.described import calls_by_stage
 from wanc.bundle.reports import read_reports
 from wanc.bundle.store import Bundle, BundleVariant, open_bundle
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.inspected import print_bundle, print_program, print_variant
 from wanc.cli.neff import print_neff
 from wanc.cli.sharing import sharing_json
@@ -34,6 +35,7 @@ def inspect_command(
     """Show what a bundle holds.
 
     Its variants; with VARIANT its programs and schedule; with PROGRAM one interface."""
+    bundle = local_bundle(bundle)
     if html is not None:
         _check_page(bundle, program, json)
         _write_page(open_bundle(bundle), variant, html)

@@ -108,7 +108,9 @@ WhichTopology = Annotated[
 WhichPrecision = Annotated[
     str | None, typer.Option("--precision", help="Which variant, where there are several.")
 ]
-BundlePath = Annotated[Path, typer.Option("--bundle", help="The compiled bundle.")]
+BundlePath = Annotated[
+    Path, typer.Option("--bundle", help="The compiled bundle, or a reference to one in a registry.")
+]
 Weights = Annotated[
     Path, typer.Option("--weights", help="A checkpoint directory, prepared or not.")
 ]
@@ -227,4 +229,11 @@ PassphraseFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
 Delete = Annotated[
     bool, typer.Option("--delete", help="Remove them. Without it, they are only shown.")
+]
+PlainHttp = Annotated[
+    bool,
+    typer.Option("--plain-http", help="Speak HTTP without TLS to a registry on another machine."),
+]
+Transfers = Annotated[
+    int, typer.Option("--jobs", min=1, max=64, help="Blobs on their way at once.")
 ]

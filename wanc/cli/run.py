@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.generate import quiet_frameworks, run_batch, run_one
 from wanc.cli.terminal import note
 from wanc.errors import RequestError
@@ -85,7 +86,9 @@ def run_command(
     if (prompts is None) == (prompt is None and resume is None):
         raise RequestError("give one of --prompt, --prompts and --resume: say what to show")
     load = LoadRequest(
-        bundle=bundle,
+        bundle=local_bundle(
+            bundle, "executables", (shape, topology, precision), signed=bool(require_signature)
+        ),
         weights=weights,
         shape=shape,
         topology=topology,

@@ -5,15 +5,16 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from wanc.progress import Task
-from wanc.units import count
+from wanc.progress import Task, Transfer
+from wanc.units import count, size
 
 _FOLDED: dict[str, Any] = {
     "subsequent_indent": "  ",
@@ -97,9 +98,65 @@ class Terminal:
         ) as progress:
             yield _Bar(progress, progress.add_task(name, total=total, done=""))
 
+    @contextmanager
+    def transfer(self, name: str, total_bytes: int) -> Iterator[Transfer]:
+        """One bar of bytes, and one line at the end of what moved and what did not have to."""
+        if not sys.stderr.isatty():
+            yield (moving := _Moving(_Seldom(name, total_bytes).show))
+        else:
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+                TransferSpeedColumn,
+            )
+
+            with Progress(
+                TextColumn("{task.description:<5}"),
+                BarColumn(bar_width=20),
+                DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            ) as progress:
+                bar = progress.add_task(name, total=total_bytes)
+                yield (moving := _Moving(lambda done: progress.update(bar, completed=done)))
+        note(f"{name}: {size(moving.moved_bytes)} moved, {size(moving.reused_bytes)} reused")
+
     def note(self, text: str) -> None:
         """One line on stderr."""
         note(text)
+
+
+class _Moving:
+    """Bytes, counted from several threads."""
+
+    def __init__(self, show: Callable[[int], None]) -> None:
+        self.moved_bytes = self.reused_bytes = 0
+        self._show, self._lock = show, Lock()
+
+    def moved(self, moved: int, reused: int) -> None:
+        """So many more."""
+        with self._lock:
+            self.moved_bytes += moved
+            self.reused_bytes += reused
+            self._show(self.moved_bytes + self.reused_bytes)
+
+
+class _Seldom:
+    """Where there is no terminal: a line now and then of how many bytes are done."""
+
+    def __init__(self, name: str, total_bytes: int) -> None:
+        self._name, self._total = name, total_bytes
+        self._said = time.monotonic()
+
+    def show(self, done_bytes: int) -> None:
+        """Say it, where the last line is a while ago."""
+        if time.monotonic() - self._said > LINE_SECONDS:
+            self._said = time.monotonic()
+            note(f"{self._name}: {size(done_bytes)} of {size(self._total)}")
 
 
 class _Lines:

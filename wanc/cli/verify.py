@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wanc.cli import options
+from wanc.cli.bundles import local_bundle
 from wanc.cli.terminal import Terminal, emit, emit_json, note, plain, table
 from wanc.errors import BundleError
 from wanc.units import count, size
@@ -38,6 +39,7 @@ def verify_command(
 
     from wanc.verify.verify import verify_bundle
 
+    bundle = local_bundle(bundle, "all", signed=bool(key))
     jobs = jobs or len(os.sched_getaffinity(0))
     if key:
         from wanc.cli.signatures import signature_lines, signatures_json, verify_signed

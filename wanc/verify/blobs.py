@@ -25,6 +25,8 @@ class _Read:
 
     digest: str
     size_bytes: int = 0
+    is_left: bool = False
+    """Whether it was left in the registry that the bundle was pulled from."""
     fault: str = ""
     """Why the blob is not what is named; then all else is of no meaning."""
     misfits: Sequence[tuple[str, str]] = ()
@@ -56,7 +58,9 @@ def check_blobs(
     for digest in sorted(done):
         if done[digest].fault:
             found.fault("blob", digest, done[digest].fault)
-    sound = {digest: blob for digest, blob in done.items() if not blob.fault}
+    if left := sum(blob.is_left for blob in done.values()):
+        found.notice("blob", "blobs/sha256", f"{left} were left in the registry: pulled in part")
+    sound = {digest: blob for digest, blob in done.items() if not (blob.fault or blob.is_left)}
     for where, what in sorted(each for blob in sound.values() for each in blob.misfits):
         found.fault("executable", where, what)
     return {digest: blob.size_bytes for digest, blob in sound.items()}
@@ -75,12 +79,18 @@ def _read(references: References, digest: str, uses: Sequence[Use]) -> _Read:
             reading = Reading(stream)
             wrong = misfits(reading, size_bytes, uses)
             seen = reading.digest()
+    except FileNotFoundError as error:
+        if references.is_part and uses:
+            return _Read(digest=digest, is_left=True)
+        return _Read(digest=digest, fault=_unread("is missing", error, sizes))
     except OSError as error:
-        why = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-        named = ", ".join(sorted(set(sizes.values())))
-        return _Read(digest=digest, fault=f"{why}: {error.strerror}; named by {named}")
+        return _Read(digest=digest, fault=_unread("cannot be read", error, sizes))
     fault = "" if seen == digest else f"its bytes are {seen}"
     return _Read(digest=digest, size_bytes=size_bytes, fault=fault, misfits=wrong)
+
+
+def _unread(why: str, error: OSError, sizes: Mapping[int, str]) -> str:
+    return f"{why}: {error.strerror}; named by {', '.join(sorted(set(sizes.values())))}"
 
 
 def _size_fault(sizes: Mapping[int, str], seen_bytes: int) -> str:

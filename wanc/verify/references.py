@@ -27,6 +27,8 @@ class References:
     found: Findings
     bundle: str = ""
     """The bundle's digest."""
+    is_part: bool = False
+    """Whether programs were left in the registry that it was pulled from."""
     sizes: dict[str, dict[int, str]] = field(default_factory=dict)
     """By digest, each size that is stated of it, and who does."""
     read_bytes: dict[str, int | None] = field(default_factory=dict)

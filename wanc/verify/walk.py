@@ -14,6 +14,8 @@ from wanc.bundle.reports import COVERS_ANNOTATION
 from wanc.bundle.store import (
     FORMAT_ANNOTATION,
     MAX_JSON_BYTES,
+    PART,
+    PULLED_ANNOTATION,
     STAGE_ANNOTATION,
     check_index_format,
 )
@@ -37,7 +39,9 @@ def walk(references: References) -> list[tuple[str, Descriptor]]:
     bundles = [entry for entry in entries if entry.media_type == oci.INDEX]
     if len(bundles) != 1:
         found.fault("layout", "index.json", f"names {len(bundles)} bundles; needs exactly one")
-    references.bundle = bundles[0].digest if bundles else ""
+    for bundle in bundles[:1]:
+        references.bundle = bundle.digest
+        references.is_part = bundle.annotations.get(PULLED_ANNOTATION) == PART
     for entry in entries:
         references.add(entry, "index.json")
         if COVERS_ANNOTATION in entry.annotations:

@@ -1,0 +1,69 @@
+"""Bundles that a command is given: folders, or references that are pulled into the user's cache."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wanc.cache.store import BUNDLES, default_cache
+from wanc.cli.terminal import Terminal, note
+from wanc.errors import RegistryError
+from wanc.registry.reference import Reference, is_reference
+
+if TYPE_CHECKING:
+    from wanc.share.pull import Programs
+
+Values = tuple[str | None, str | None, str | None]
+"""Shape, topology and precision, as far as they are given."""
+
+JOBS = 4
+"""Blobs on their way at once."""
+
+
+def local_bundle(
+    given: Path,
+    programs: "Programs" = "none",
+    variant: Values = (None, None, None),
+    *,
+    signed: bool = False,
+) -> Path:
+    """The folder of a bundle; of a reference, what is needed and not here is pulled.
+
+    Args:
+        given: a path, or a reference.
+        programs: what is needed of the programs.
+        variant: shape, topology and precision, as far as they are given, of the variants whose
+            programs are needed; every variant's where none is.
+        signed: whether signatures are needed, of which the registry may have got some since.
+    """
+    if not is_reference(str(given)):
+        return given
+    from wanc.registry.repository import connect
+    from wanc.run.load import wanted_values
+    from wanc.share.pull import Wanted, is_here, pinned, pull_bundle
+
+    reference = Reference.parse(str(given))
+    words = " ".join(word for word in wanted_values(*variant).values() if word)
+    wanted = Wanted(variants=(words,) if words else (), programs=programs)
+    here = bool(reference.digest) and is_here(_folder(str(reference.digest)), wanted)
+    if here and not signed:  # nobody need be asked
+        return _folder(str(reference.digest))
+    try:
+        with closing(connect(reference)) as repository:
+            exact = pinned(reference, repository)
+            folder = _folder(str(exact.digest))
+            if not reference.digest:
+                note(f"{reference} is {exact.digest}")
+            if signed or not is_here(folder, wanted):
+                pull_bundle(
+                    exact, folder, repository, wanted=wanted, jobs=JOBS, progress=Terminal()
+                )
+            return folder
+    except RegistryError as error:
+        if not here:
+            raise
+        note(f"{error}; what was pulled before is used")
+        return _folder(str(reference.digest))
+
+
+def _folder(digest: str) -> Path:
+    return default_cache() / BUNDLES / digest.replace(":", "-")

@@ -22,7 +22,8 @@ from wanc.bundle import attached, oci
 from wanc.bundle.config import FORMAT_VERSION, VariantConfig
 from wanc.bundle.store import FORMAT_ANNOTATION, open_bundle
 from wanc.cli import main
-from wanc.cli.app import app
+from wanc.cli.app import COMMANDS as NAMES
+from wanc.cli.app import app_of
 from wanc.cli.request import plans_of
 from wanc.errors import WancError
 from wanc.run.record import RunRecord
@@ -39,7 +40,7 @@ DESCRIPTOR = ("name", "uri", "digest", "sha256", "mediaType")
 """Fields that in-toto gives every resource."""
 PAGES = sorted(page for part in (".", "docs", "bundles") for page in (ROOT / part).glob("*.md"))
 SETS = sorted((ROOT / "shapes").glob("*.yaml"))
-WANC: Any = typer.main.get_command(app)
+WANC: Any = typer.main.get_command(app_of(NAMES))
 COMMANDS: dict[str, Any] = WANC.commands
 
 

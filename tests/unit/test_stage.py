@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import typer
 
-from wanc.cli.app import app
+from wanc.cli.app import app_of
 from wanc.errors import RefusedError, RequestError
 from wanc.plan.plan import make_plan
 from wanc.spec.resolve import resolve
@@ -215,7 +215,7 @@ def test_one_guidance_means_both_experts(read):
 
 
 def test_wanc_run_has_the_options():
-    run = typer.main.get_command(app).commands["run"]
+    run = typer.main.get_command(app_of(["run", "plan"])).commands["run"]
     assert set(RUN_OPTIONS.values()) <= {name for param in run.params for name in param.opts}
 
 

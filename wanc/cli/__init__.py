@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import typer
 
-from wanc.cli.app import app
+from wanc.cli.app import app_for
 from wanc.cli.terminal import note
 from wanc.errors import WancError
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may hold what no encoding has
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(arguments, prog_name="wanc", standalone_mode=False)
+        code = app_for(arguments)(arguments, prog_name="wanc", standalone_mode=False)
     except WancError as error:
         _fail(str(error), type(error).__name__, error.exit_code, as_json)
     except typer.TyperException as error:

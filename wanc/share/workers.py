@@ -3,16 +3,21 @@
 Knows nothing of registries: what moves a blob is given.
 """
 
+import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 from wanc.progress import Transfer
 from wanc.registry.repository import OnBytes
 
 Blob = TypeVar("Blob")
+
+STOP_SECONDS = 1.0
+"""For threads to end once one has failed, or the user has had enough. One that waits for a registry,
+or for a disk, is then left behind: it ends with its next byte, or with the process."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +47,7 @@ def move(
     transfer: Transfer,
     counted: Moved,
 ) -> None:
-    """Move every blob; raises what the first of them raises, and then leaves the others.
+    """Move every blob; raises what the first that fails raises, and then leaves the others.
 
     Args:
         blobs: what is to be moved.
@@ -52,6 +57,8 @@ def move(
         counted: is added to.
     """
     stop = Event()
+    waiting: SimpleQueue[Blob] = SimpleQueue()
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def on_bytes(moved: int, reused: int) -> None:
         if stop.is_set():
@@ -59,13 +66,33 @@ def move(
         counted.add(moved, reused)
         transfer.moved(moved, reused)
 
-    with ThreadPoolExecutor(max_workers=jobs) as threads:
+    def work() -> None:
         try:
-            running = [threads.submit(one, blob, on_bytes) for blob in blobs]
-            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
-            for future in ended:
-                future.result()
-        except BaseException:
-            stop.set()
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+            while not stop.is_set():
+                one(waiting.get_nowait(), on_bytes)
+        except Empty:
+            ended.put(None)
+        except BaseException as error:  # for the thread that waits to raise
+            ended.put(error)
+
+    for blob in blobs:
+        waiting.put(blob)
+    # no pool: Python waits for a pool's threads before it ends, for minutes where one is in a wait
+    threads = [Thread(target=work, daemon=True) for _ in range(min(jobs, waiting.qsize()))]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            if (error := ended.get()) is not None:
+                raise error
+    except BaseException:
+        stop.set()
+        _let_end(threads)
+        raise
+
+
+def _let_end(threads: list[Thread]) -> None:
+    until = time.monotonic() + STOP_SECONDS
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(until - time.monotonic(), 0))

@@ -24,6 +24,9 @@ EMPTY_BYTES = b"{}"
 LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 REF_NAME = "org.opencontainers.image.ref.name"
 
+_MOST_BYTES = 1 << 63
+"""As Go tools, which have no larger numbers for it."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -58,16 +61,21 @@ class Descriptor:
         annotations = fields.get("annotations")
         annotations = {} if annotations is None else annotations
         if not (
-            isinstance(media_type, str)
+            _is_text(media_type)
             and isinstance(digest, str)
             and _DIGEST.fullmatch(digest)
             and type(size) is int
-            and size >= 0
+            and 0 <= size < _MOST_BYTES
             and isinstance(annotations, dict)
-            and all(isinstance(text, str) for pair in annotations.items() for text in pair)
+            and all(_is_text(text) for pair in annotations.items() for text in pair)
         ):
             raise BundleError(f"{where}: a descriptor is damaged: {quoted(value)}")
         return cls(media_type=media_type, digest=digest, size=size, annotations=annotations)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is text that can be written again: half a surrogate pair cannot."""
+    return isinstance(value, str) and not _SURROGATE.search(value)
 
 
 def describe(media_type: str, data: bytes, **annotations: str) -> Descriptor:

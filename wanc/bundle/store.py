@@ -163,7 +163,10 @@ def _put_index(path: Path, manifests: dict[VariantKey, Descriptor]) -> str:
     digest = put_blob(path, index)
     there = index_entries(path)
     others = [entry for entry in there if entry.media_type != oci.INDEX]
-    is_part = any(entry.annotations.get(PULLED_ANNOTATION) == PART for entry in there)
+    is_part = any(
+        entry.annotations.get(PULLED_ANNOTATION) == PART and entry.media_type == oci.INDEX
+        for entry in there
+    )
     write_entries(path, [entry_of(index, is_part=is_part), *others])
     return digest
 
@@ -228,10 +231,14 @@ def open_variant(path: Path, manifest: Descriptor) -> BundleVariant:
     where = f"{path}: manifest {manifest.digest[:19]}"
     value = oci.parse(read_json_blob(path, manifest), where)
     if value.get("artifactType") != oci.VARIANT_TYPE:
-        raise BundleError(f"{where}: artifactType {value.get('artifactType')!r} is not wanc's")
+        raise BundleError(
+            f"{where}: artifactType {oci.quoted(value.get('artifactType'))} is not wanc's"
+        )
     config = Descriptor.from_json(value.get("config"), where)
     if config.media_type != oci.CONFIG:
-        raise BundleError(f"{where}: the config's media type {config.media_type!r} is not wanc's")
+        raise BundleError(
+            f"{where}: the config's media type {oci.quoted(config.media_type)} is not wanc's"
+        )
     decoded = decode_config(read_json_blob(path, config), where)
     layers = {layer.digest: layer.size for layer in oci.descriptors(value, "layers", where)}
     for blob in config_blobs(decoded):

@@ -16,8 +16,8 @@ from wanc.registry.repository import OnBytes
 Blob = TypeVar("Blob")
 
 STOP_SECONDS = 1.0
-"""For threads to end once one has failed, or the user has had enough. One that waits for a registry,
-or for a disk, is then left behind: it ends with its next byte, or with the process."""
+"""For threads to end once one has failed, or the user has had enough. One that waits for a registry
+or a disk is then left behind: it ends with its next byte, or with the process."""
 
 
 @dataclass(slots=True, kw_only=True)

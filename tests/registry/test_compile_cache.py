@@ -11,7 +11,9 @@ from tests.doubles.registry import RegistryDouble
 from wanc.build import CompiledRecord
 from wanc.cache.store import Cache
 from wanc.digest import of_bytes
+from wanc.errors import RunError
 from wanc.progress import Silent
+from wanc.share import compile_cache
 from wanc.share.compile_cache import RegistryCache, tag_of
 from wanc.targets.cpu import CpuTarget
 
@@ -104,6 +106,36 @@ def test_what_lies_is_not_found(double: RegistryDouble, job, fault):
         tags[tag_of(KIND, KEY)] = of_bytes(changed)
         double.manifests["ci/cache"][of_bytes(changed)] = (media_type, changed)
     assert job(double.host, "two").find(KIND, KEY, CompiledRecord) is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"[" * 100_000, b'{"x":' + b"[" * 100_000, b'{"digest":1}', b'{"digest":"\xff"}', b""],
+)
+def test_a_record_that_is_none_is_not_found(double: RegistryDouble, job, record):
+    job(double.host, "one").upstream.offer(KIND, KEY, record, DATA)
+    assert job(double.host, "two").find(KIND, KEY, CompiledRecord) is None
+
+
+@pytest.mark.parametrize("most", ["MOST_RECORD_BYTES", "MOST_BLOB_BYTES"])
+def test_an_entry_that_is_too_large_is_not_fetched(double, job, notes, monkeypatch, most):
+    job(double.host, "one").keep(KIND, KEY, RECORD, DATA)
+    monkeypatch.setattr(compile_cache, most, 10)
+    assert job(double.host, "two").find(KIND, KEY, CompiledRecord) is None
+    assert not double.asked("GET", "/blobs/")
+    (line,) = notes.lines
+    assert "larger than any entry" in line
+
+
+def test_no_room_for_an_entry_costs_a_compile_and_one_line(double, job, notes, monkeypatch):
+    job(double.host, "one").keep(KIND, KEY, RECORD, DATA)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise RunError("cannot write: No space left on device")
+
+    monkeypatch.setattr(compile_cache, "fetch_blob", full)
+    assert job(double.host, "two").find(KIND, KEY, CompiledRecord) is None
+    assert len(notes.lines) == 1
 
 
 def test_a_compile_pushes_what_it_compiled_and_the_next_job_compiles_nothing(

@@ -292,6 +292,77 @@ def test_links_are_not_followed(filled, tmp_path):
     assert (outside / "mine").read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize("name", ["blobs", "executables", "failed", "bundles", "in-use"])
+def test_a_folder_that_is_a_link_is_not_looked_through(filled, tmp_path, name):
+    """What is in it has names of others, so all of it would be of no use to any compile."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine").write_bytes(b"mine")
+    if (filled.cache.path / name).exists():
+        (filled.cache.path / name).rename(tmp_path / "aside")
+    (filled.cache.path / name).symlink_to(outside)
+    with pytest.raises(RunError, match=f"{name} is a link"):
+        prune(filled.cache, max_bytes=0, delete=True)
+    assert (outside / "mine").read_bytes() == b"mine"
+
+
+def pulled_bundle(filled: Filled, hours: float) -> Path:
+    """A bundle of 1,000 bytes that was used so long ago."""
+    folder = filled.cache.path / "bundles" / f"sha256-{'b' * 64}"
+    (folder / "blobs" / "sha256").mkdir(parents=True)
+    (folder / "index.json").write_bytes(b"i" * 100)
+    (folder / "blobs" / "sha256" / ("c" * 64)).write_bytes(b"b" * 900)
+    then = time.time_ns() - int(hours * HOUR_NS)
+    os.utime(folder, ns=(then, then))
+    return folder
+
+
+def test_pulled_bundles_are_listed_and_go_whole(filled):
+    folder = pulled_bundle(filled, 2.5)
+    (found,) = [entry for entry in entries(filled.cache) if entry.kind == "bundle"]
+    assert (found.name, found.bytes) == (f"bundles/{folder.name}", 1000)
+    assert removed(filled) == []
+    assert folder.exists()
+    assert removed(filled, unused_seconds=2.7 * 3600) == [filled.digests[2]]
+    assert folder.exists()
+    cleared = prune(filled.cache, unused_seconds=2.2 * 3600, delete=True)
+    assert cleared.removables[0].name.endswith("/index.json")  # first: none that lacks something
+    assert cleared.bytes == 1000
+    assert not folder.exists()
+    assert filled.there == filled.digests[:2]
+
+
+def test_a_bundle_that_is_in_use_stays(filled):
+    folder = pulled_bundle(filled, 3)
+    with filled.cache.in_use():
+        filled.cache.use(folder)
+        cleared = prune(filled.cache, max_bytes=0, delete=True)
+        assert (folder / "index.json").exists()
+        assert cleared.spared == 1
+    assert not filled.there
+    prune(filled.cache, max_bytes=0, delete=True)
+    assert not folder.exists()
+
+
+def test_what_records_and_names_say_reaches_no_terminal(tmp_path, made, capsys, monkeypatch):
+    """Records come from a cache that others write, and a bundle's files from anywhere."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = Cache(tmp_path / "wanc")
+    digest = cache.put_blob(b"x")
+    cache.put_record(
+        "executables", "k", CompiledRecord(digest=digest, program="\x1b[2J", target="\x9b2J")
+    )
+    assert run("cache", "ls") == 0
+    bundle = write_sound(tmp_path / "bundle", made(topology="cp2").config)
+    (bundle / ".new-\x1b[2J").write_bytes(b"")
+    assert run("gc", bundle) == 0
+    assert run("inspect", tmp_path / "no\x1b[2J") == 5
+    shown = capsys.readouterr()
+    assert not {"\x1b", "\x9b"} & {*shown.out, *shown.err}
+    assert shown.out.count("[2J") == 2
+    assert "[2J" in shown.err
+
+
 def test_what_work_under_way_has_used_stays_whatever_the_limits(filled):
     cache = filled.cache
     with cache.in_use():

@@ -42,6 +42,9 @@ PULLED_ANNOTATION = "vnd.wanc.pulled"
 """Of the bundle's entry in index.json: PART where some blobs were left in a registry."""
 PART = "part"
 
+_INNER = ("blobs", "blobs/sha256")
+"""Folders of a bundle."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleVariant:
@@ -90,19 +93,27 @@ def open_bundle(path: Path) -> Bundle:
 
 def check_destination(path: Path) -> None:
     """Raise RunError or BundleError, before any work, where a bundle cannot be written."""
-    parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{path} is a file; a bundle is a directory")
+    try:
+        parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file; a bundle is a directory")
+        is_bundle = (path / "index.json").exists()
+        links = [name for name in _INNER if (path / name).is_symlink()]
+        strange = path.is_dir() and any(not _is_ours(file.name) for file in path.iterdir())
+    except OSError as error:
+        raise RunError(f"cannot write the bundle {path}: {error.strerror}") from error
     try:
         check_folder(parent)
     except OSError as error:
         raise RunError(
             f"cannot write the bundle {path}: {parent} takes no file: {error.strerror}"
         ) from error
-    if (path / "index.json").exists():
+    if is_bundle:
         open_bundle(path)
-    elif path.is_dir() and any(not _is_ours(file.name) for file in path.iterdir()):
+    elif strange:
         raise RunError(f"{path} is neither empty nor a bundle; choose another -o")
+    elif links:
+        raise RunError(f"{path}: {links[0]} is a link, and what is written would be elsewhere")
 
 
 def _is_ours(name: str) -> bool:
@@ -201,7 +212,7 @@ def bundle_entry(path: Path) -> Descriptor:
         raise BundleError(f"{path}: no such bundle; `wanc compile -o {path}` makes one")
     if not (path / "oci-layout").is_file() or not (path / "index.json").is_file():
         raise BundleError(f"{path}: not a bundle: oci-layout and index.json are not both there")
-    for name in ("oci-layout", "index.json", "blobs", "blobs/sha256"):
+    for name in ("oci-layout", "index.json", *_INNER):
         if (path / name).is_symlink():
             raise BundleError(f"{path}: {name} is a link; a bundle holds none")
     found = [entry for entry in index_entries(path) if entry.media_type == oci.INDEX]

@@ -64,9 +64,13 @@ class Cache:
             data = _read(self._blob(digest))
             if data is None or of_bytes(data) != digest:
                 return None
-            with contextlib.suppress(OSError):  # a cache may be read-only
-                os.utime(self._blob(digest))
+            _touch(self._blob(digest))
             return data
+
+    def use(self, folder: Path) -> None:
+        """Say that a folder of the cache is used now."""
+        with self._beside_others():
+            _touch(folder)
 
     def read_blob(self, digest: str) -> bytes:
         """A blob that was put or read a moment ago; raises RunError where it has gone since."""
@@ -175,8 +179,13 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError):  # a cache may be read-only
+        os.utime(path)
+
+
 def _decoded(data: bytes, fields: type[Record]) -> Record | None:
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(data, type=fields)
     return None
 

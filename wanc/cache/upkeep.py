@@ -15,12 +15,12 @@ from typing import Literal
 
 import msgspec
 
-from wanc.cache.store import BLOBS, FAILED, RECORDS, USERS, Cache
+from wanc.cache.store import BLOBS, BUNDLES, FAILED, RECORDS, USERS, Cache
 from wanc.clearing import Cleared, Lying, lying, removable, remove, total
 from wanc.errors import RunError
 from wanc.files import is_unfinished, locked
 
-Kind = Literal["stablehlo", "executable", "failed", "unreferenced", "unfinished"]
+Kind = Literal["stablehlo", "executable", "bundle", "failed", "unreferenced", "unfinished"]
 USELESS: frozenset[Kind] = frozenset({"unreferenced", "unfinished"})
 """Kinds that go whatever the limits are."""
 
@@ -32,7 +32,7 @@ _NEVER_NS = 1 << 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A blob with the records that refer to it, or what a failed compile left."""
+    """A blob with the records that refer to it, a bundle, or what a failed compile left."""
 
     name: str
     """Digest, or folder."""
@@ -104,6 +104,12 @@ def prune(
 def _held(cache: Cache, *, shared: bool) -> Iterator[None]:
     try:
         with locked(cache.path, shared=shared):
+            for name in (BLOBS, *RECORDS, FAILED, BUNDLES, USERS):
+                if (cache.path / name).is_symlink():
+                    raise RunError(
+                        f"{cache.path / name} is a link, so what is in it may be another's: "
+                        "XDG_CACHE_HOME names another folder for all of the cache"
+                    )
             yield
     except FileNotFoundError:
         raise RunError(f"no cache at {cache.path}: nothing was compiled yet") from None
@@ -146,7 +152,8 @@ def _entries(root: Path) -> list[Entry]:
     return [
         *(_entry(digest, blob, referring.get(digest, [])) for digest, blob in blobs.items()),
         *useless,
-        *_failed(root / FAILED),
+        *_folders(root, FAILED, "failed"),
+        *_folders(root, BUNDLES, "bundle"),
     ]
 
 
@@ -178,27 +185,35 @@ def _alone(file: Lying, root: Path) -> Entry:
     )
 
 
-def _failed(folder: Path) -> Iterator[Entry]:
-    """What failed compiles left, a folder each."""
-    if folder.is_symlink() or not folder.is_dir():
+def _folders(root: Path, name: str, kind: Kind) -> Iterator[Entry]:
+    """What failed compiles left, and bundles: a folder each, and its index.json goes first.
+
+    What is then killed leaves no bundle that lacks something, but one that is pulled anew.
+    """
+    if not (root / name).is_dir():
         return
-    for each in sorted(folder.iterdir()):
+    for each in sorted((root / name).iterdir()):
         if each.is_symlink() or not each.is_dir():
             continue
-        files = tuple(f for inner, _, _ in os.walk(each) for f in lying(Path(inner)))
-        lies = Lying(path=each, bytes=total(files), changed_ns=each.stat().st_mtime_ns)
+        inner = [f for folder, _, _ in os.walk(each) for f in lying(Path(folder))]
+        first = [file for file in inner if file.path == each / "index.json"]
+        rest = Lying(
+            path=each,
+            bytes=total(inner) - total(first),
+            changed_ns=each.stat().st_mtime_ns,
+        )
         yield Entry(
-            name=f"{FAILED}/{each.name}",
-            kind="failed",
+            name=f"{name}/{each.name}",
+            kind=kind,
             programs=(),
-            bytes=lies.bytes,
-            used_ns=lies.changed_ns,
-            files=(lies,),
+            bytes=total(inner),
+            used_ns=rest.changed_ns,
+            files=(*first, rest),
         )
 
 
 def _record(file: Lying) -> _Record | None:
     """A record, or None where it is damaged: no compile will find it."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(file.path.read_bytes(), type=_Record)
     return None

@@ -1,12 +1,13 @@
 """Bundles that a command is given: folders, or references that are pulled into the user's cache."""
 
-from contextlib import closing
+import atexit
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wanc.cache.store import BUNDLES, default_cache
+from wanc.cache.store import BUNDLES, Cache, default_cache
 from wanc.cli.terminal import Terminal, note
-from wanc.errors import RegistryError
+from wanc.errors import RegistryError, RunError
 from wanc.registry.reference import Reference, is_reference
 
 if TYPE_CHECKING:
@@ -44,16 +45,18 @@ def local_bundle(
     reference = Reference.parse(str(given))
     words = " ".join(word for word in wanted_values(*variant).values() if word)
     wanted = Wanted(variants=(words,) if words else (), programs=programs)
-    here = bool(reference.digest) and is_here(_folder(str(reference.digest)), wanted)
+    here = bool(reference.digest) and is_here(
+        _used(str(reference.digest)), str(reference.digest), wanted
+    )
     if here and not signed:  # nobody need be asked
         return _folder(str(reference.digest))
     try:
         with closing(connect(reference)) as repository:
             exact = pinned(reference, repository)
-            folder = _folder(str(exact.digest))
+            folder = _used(str(exact.digest))
             if not reference.digest:
                 note(f"{reference} is {exact.digest}")
-            if signed or not is_here(folder, wanted):
+            if signed or not is_here(folder, str(exact.digest), wanted):
                 pull_bundle(
                     exact, folder, repository, wanted=wanted, jobs=JOBS, progress=Terminal()
                 )
@@ -63,6 +66,24 @@ def local_bundle(
             raise
         note(f"{error}; what was pulled before is used")
         return _folder(str(reference.digest))
+
+
+def _used(digest: str) -> Path:
+    """The folder of a bundle that is used from now on, until this process ends.
+
+    A cache that takes no mark is read all the same: nobody clears it away either.
+    """
+    cache = Cache(default_cache())
+    with suppress(RunError), ExitStack() as stack:
+        stack.enter_context(cache.in_use())
+        atexit.register(_let_go, stack.pop_all())
+    cache.use(_folder(digest))
+    return _folder(digest)
+
+
+def _let_go(mark: ExitStack) -> None:
+    with suppress(OSError):  # somebody removed the cache, and the mark with it
+        mark.close()
 
 
 def _folder(digest: str) -> Path:

@@ -9,8 +9,8 @@ import typer
 from wanc.cache.store import Cache, default_cache
 from wanc.cache.upkeep import USELESS, Entry, entries, prune
 from wanc.cli import options
-from wanc.cli.gc import print_cleared
-from wanc.cli.terminal import emit, emit_json, table
+from wanc.cli.gc import HEX, print_cleared
+from wanc.cli.terminal import emit, emit_json, plain, table
 from wanc.errors import RequestError
 from wanc.units import count, size
 
@@ -35,12 +35,20 @@ def ls_command(json: options.Json = False) -> None:
         return
     if listed:
         rows = [
-            (used(entry), entry.kind, short(entry), ", ".join(entry.programs), size(entry.bytes))
+            (
+                used(entry),
+                entry.kind,
+                plain(short(entry)),
+                plain(", ".join(entry.programs)),
+                size(entry.bytes),
+            )
             for entry in listed
         ]
         table("", ("used", "kind", "name", "of", "size>"), rows)
     useless = sum(entry.kind in USELESS for entry in listed)
-    emit(f"{cache.path}: {count(len(listed), 'blob')}, {size(sum(e.bytes for e in listed))}")
+    bundles = sum(entry.kind == "bundle" for entry in listed)
+    what = count(len(listed) - bundles, "blob") + (f", {count(bundles, 'bundle')}" * bool(bundles))
+    emit(f"{cache.path}: {what}, {size(sum(e.bytes for e in listed))}")
     if useless:
         emit(f"{useless} that no compile will find: `wanc gc --delete` removes them")
 
@@ -105,4 +113,6 @@ def moment(entry: Entry) -> datetime:
 
 def short(entry: Entry) -> str:
     """Enough of a digest, or the name of a folder."""
+    if entry.kind == "bundle":
+        return HEX.sub(r"\1", entry.name.rpartition("-")[2])
     return entry.name[7:19] if entry.name.startswith("sha256:") else entry.name

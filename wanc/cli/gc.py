@@ -11,12 +11,13 @@ from wanc.cache.store import Cache, default_cache
 from wanc.cache.upkeep import prune
 from wanc.clearing import Cleared
 from wanc.cli import options
-from wanc.cli.terminal import emit, emit_json, note, table
+from wanc.cli.terminal import emit, emit_json, note, plain, table
 from wanc.units import count, size
 
 SHOWN = 20
 """Rows of a table, the largest files; --json has all."""
-_HEX = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
+HEX = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
+"""A digest, and enough of it."""
 
 
 def gc_command(
@@ -44,7 +45,7 @@ def print_cleared(folder: Path, cleared: Cleared, as_json: bool) -> None:
         return
     shown = sorted(cleared.removables, key=lambda each: -each.bytes)[:SHOWN]
     if shown:
-        rows = [(_HEX.sub(r"\1", each.name), each.why, size(each.bytes)) for each in shown]
+        rows = [(plain(HEX.sub(r"\1", each.name)), each.why, size(each.bytes)) for each in shown]
         table("", ("file", "why", "size>"), rows)
     if left := len(cleared.removables) - len(shown):
         emit(f"and {left} more; --json names all")

@@ -39,6 +39,7 @@ def emit_json(value: Any) -> None:
 
 def note(text: str) -> None:
     """A line about the work, on stderr; a terminal has it broken between words."""
+    text = plain(text.expandtabs())
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         lines = [textwrap.fill(line, width, **_FOLDED) for line in text.splitlines()]

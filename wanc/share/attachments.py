@@ -18,7 +18,7 @@ from wanc.registry.repository import Repository
 
 MOST = 100
 """Attachments that are taken from a registry, where anybody may have put some."""
-MOST_MANIFEST_BYTES = 256 << 10
+MOST_MANIFEST_BYTES = 64 << 10
 """Of one's manifest, whose annotations go into index.json: all of them must fit there."""
 
 

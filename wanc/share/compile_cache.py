@@ -11,11 +11,12 @@ from threading import Lock
 
 from wanc.bundle import oci
 from wanc.bundle.oci import Descriptor
-from wanc.errors import BundleError, RegistryError
+from wanc.errors import BundleError, RegistryError, RunError
 from wanc.progress import Progress
 from wanc.registry.blobs import fetch_json
 from wanc.registry.downloads import fetch_blob
 from wanc.registry.manifests import find_manifest, put_manifest
+from wanc.registry.referrers import MOST_BYTES
 from wanc.registry.repository import Repository
 from wanc.registry.uploads import push_blob
 from wanc.share.contents import named_blobs
@@ -24,6 +25,10 @@ ENTRY = "application/vnd.wanc.cached.v1+json"
 """Artifact type of an entry."""
 RECORD = "application/vnd.wanc.cached.record.v1+json"
 BLOB = "application/vnd.wanc.cached.blob.v1"
+
+MOST_RECORD_BYTES = 1 << 20
+MOST_BLOB_BYTES = 4 << 30
+"""Of one program, which is in memory whole."""
 
 
 class RegistryCache:
@@ -47,14 +52,22 @@ class RegistryCache:
             return None
         where = self._repository.what(tag_of(kind, key))
         try:
-            found = find_manifest(self._repository, tag_of(kind, key), [oci.MANIFEST])
+            tag = tag_of(kind, key)
+            found = find_manifest(self._repository, tag, [oci.MANIFEST], most_bytes=MOST_BYTES)
             if found is None:
                 return None
             record, *blobs = named_blobs(found[1], where)
             if (record.media_type, [blob.media_type for blob in blobs]) != (RECORD, [BLOB]):
                 raise RegistryError(f"{where}: is no entry of a compile cache")
+            if record.size > MOST_RECORD_BYTES or blobs[0].size > MOST_BLOB_BYTES:
+                raise RegistryError(f"{where}: is larger than any entry of a compile cache")
             return fetch_json(self._repository, record), self._fetched(blobs[0])
-        except (RegistryError, BundleError) as error:
+        except (
+            RegistryError,
+            BundleError,
+            RunError,
+            OSError,
+        ) as error:  # no room here is no matter
             self._failed("asked", error)
         return None
 

@@ -18,6 +18,7 @@ from wanc.bundle.store import (
     check_destination,
     check_index_format,
     entry_of,
+    index_entries,
     open_bundle,
     open_variant,
     put_blob,
@@ -32,11 +33,18 @@ from wanc.registry.blobs import fetch_json
 from wanc.registry.downloads import fetch_blob
 from wanc.registry.manifests import get_manifest, resolve
 from wanc.registry.reference import Reference
+from wanc.registry.referrers import MOST_BYTES
 from wanc.registry.repository import OnBytes, Repository
 from wanc.share.attachments import take_attached
 from wanc.share.choose import chosen_variants
 from wanc.share.contents import named_blobs
 from wanc.share.workers import Moved, move
+
+MOST_VARIANTS = 1000
+MOST_JSON_BYTES = 256 << 20
+"""Of manifests and configs of a bundle together: they are in memory at once."""
+_MOST_KEPT = 400
+"""Attachments that are kept beside those of the registry: index.json must name them all."""
 
 LATEST = "latest"
 """The tag of a reference that names neither tag nor digest, as everywhere."""
@@ -93,7 +101,8 @@ def pull_bundle(
         progress: is told of bytes.
     """
     check_destination(path)
-    index, data = get_manifest(repository, reference.digest or reference.tag or LATEST)
+    asked_for = reference.digest or reference.tag or LATEST
+    index, data = get_manifest(repository, asked_for, most_bytes=MOST_BYTES)
     _check_is_index(index, reference)
     check_index_format(oci.parse(data, str(reference)), str(reference))
     try:
@@ -107,7 +116,7 @@ def pull_bundle(
             entry = entry_of(data, is_part=not _has(path, variants, Wanted()))
             bundle = Bundle(path=path, entry=entry, variants=tuple(variants))
             attached = take_attached(repository, bundle)
-            write_entries(path, [entry, *attached])
+            write_entries(path, [entry, *attached, *_kept(path, bundle, attached)])
     except OSError as error:
         raise RunError(f"cannot write the bundle {path}: {error}") from error
     return Pulled(
@@ -136,27 +145,48 @@ def _check_is_index(found: Descriptor, reference: Reference) -> None:
         raise RegistryError(f"{reference}: is no bundle, but {found.media_type}")
 
 
-def is_here(path: Path, wanted: Wanted) -> bool:
-    """Whether a bundle has what is wanted of it. Readers check digests."""
+def is_here(path: Path, digest: str, wanted: Wanted) -> bool:
+    """Whether a folder has what is wanted of a bundle. Readers check digests of blobs."""
     if not (path / "index.json").exists():
         return False
-    chosen = chosen_variants(open_bundle(path).variants, wanted.variants, str(path))
-    return _has(path, chosen, wanted)
+    bundle = open_bundle(path)
+    chosen = chosen_variants(bundle.variants, wanted.variants, str(path))
+    return bundle.digest == digest and _has(path, chosen, wanted)
 
 
 def _take_variants(
     path: Path, index: bytes, repository: Repository, where: str
 ) -> list[BundleVariant]:
     """Manifests and configs of all variants: they are small, and without them nothing is known."""
-    variants = []
-    for manifest in oci.descriptors(oci.parse(index, where), "manifests", where):
+    listed = oci.descriptors(oci.parse(index, where), "manifests", where)
+    if len(listed) > MOST_VARIANTS:
+        raise RegistryError(f"{where}: {len(listed)} variants; at most {MOST_VARIANTS} are taken")
+    variants, json_bytes = [], 0
+    for manifest in listed:
         if not _is_here(path, manifest):
-            put_blob(path, get_manifest(repository, manifest.digest, [oci.MANIFEST])[1])
+            accepted = [oci.MANIFEST]
+            _, data = get_manifest(repository, manifest.digest, accepted, most_bytes=MOST_BYTES)
+            put_blob(path, data)
         config = named_blobs(read_json_blob(path, manifest), where)[0]
+        json_bytes += manifest.size + config.size
+        if json_bytes > MOST_JSON_BYTES:
+            raise RegistryError(
+                f"{where}: manifests and configs of more than {MOST_JSON_BYTES} bytes; no bundle "
+                "of wanc's has so many"
+            )
         if not _is_here(path, config):
             put_blob(path, fetch_json(repository, config))
         variants.append(open_variant(path, manifest))
     return variants
+
+
+def _kept(path: Path, bundle: Bundle, taken: Sequence[Descriptor]) -> list[Descriptor]:
+    """What is attached to this very bundle here, and not in the registry."""
+    there = index_entries(path)
+    if all(entry.digest != bundle.digest for entry in there):
+        return []
+    known = {bundle.digest, *(entry.digest for entry in taken)}
+    return [entry for entry in there if entry.digest not in known][:_MOST_KEPT]
 
 
 def _is_here(path: Path, descriptor: Descriptor) -> bool:

@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from wanc.digest import of_bytes
 from wanc.errors import BundleError
@@ -73,7 +73,7 @@ class Descriptor:
         return cls(media_type=media_type, digest=digest, size=size, annotations=annotations)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: Any) -> TypeGuard[str]:
     """Whether a value is text that can be written again: half a surrogate pair cannot."""
     return isinstance(value, str) and not _SURROGATE.search(value)
 

@@ -54,7 +54,7 @@ TP1, TP2 = (variant_key(config.model, config.variant) for config in (CONFIG, WID
 def side(*configs: VariantConfig) -> Side:
     manifest = Descriptor(media_type="", digest=DIGEST, size=0)
     entries = tuple(BundleVariant(manifest=manifest, config=config) for config in configs)
-    return side_of_bundle("b", Bundle(path=Path("b"), digest=DIGEST, variants=entries))
+    return side_of_bundle("b", Bundle(path=Path("b"), entry=manifest, variants=entries))
 
 
 def locked(**variants: dict[str, str]) -> Side:

@@ -135,7 +135,7 @@ def pinned(reference: Reference, repository: Repository) -> Reference:
     if reference.digest:
         return reference
     tag = reference.tag or LATEST
-    found = resolve(repository, tag) or get_manifest(repository, tag)[0]
+    found = resolve(repository, tag) or get_manifest(repository, tag, most_bytes=MOST_BYTES)[0]
     _check_is_index(found, reference)
     return replace(reference, digest=found.digest)
 

@@ -89,6 +89,15 @@ def test_every_command_and_option_of_the_pipelines_exists():
         assert given <= set(options(COMMANDS[name])), name
 
 
+def test_commands_of_the_page_have_options_that_exist():
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    known = {option for command in COMMANDS.values() for option in options(command)}
+    foreign = {"--build-arg"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known | foreign
+    assert set(re.findall(r"\bwanc ([a-z]+) ", text)) >= {"plan", "run", "pull", "key"}
+    assert set(re.findall(r"[`\n]wanc ([a-z]+)", text)) <= set(COMMANDS)
+
+
 def test_scripts_take_values_from_the_environment_alone():
     scripts = [script for job in JOBS for script in github_scripts(job)]
     assert not [script for script in scripts if "${{" in script]
@@ -188,7 +197,7 @@ def repository(docker_registry: str) -> Iterator[Repository]:
 
 
 @pytest.fixture
-def cache(docker_registry: str, seed: Path, wanc: Any) -> Iterator[str]:
+def cache(docker_registry: str, seed: Path, wanc: Any) -> str:
     """A compile cache in the registry that has every program of the set: jobs compile nothing."""
     given = Place(wanc=wanc, folder=seed).cache.path
     name = "ci/wanc-cache"
@@ -198,7 +207,7 @@ def cache(docker_registry: str, seed: Path, wanc: Any) -> Iterator[str]:
             for record in (given / kind).iterdir():
                 blob = given / "blobs" / json.loads(record.read_bytes())["digest"].split(":")[-1]
                 shared.offer(kind, record.stem, record.read_bytes(), blob.read_bytes())
-    yield f"{docker_registry}/{name}"
+    return f"{docker_registry}/{name}"
 
 
 @pytest.fixture

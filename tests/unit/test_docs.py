@@ -38,7 +38,9 @@ ROOT = Path(__file__).parents[2]
 TIME = "2026-11-30T09:29:00Z"
 DESCRIPTOR = ("name", "uri", "digest", "sha256", "mediaType")
 """Fields that in-toto gives every resource."""
-PAGES = sorted(page for part in (".", "docs", "bundles") for page in (ROOT / part).glob("*.md"))
+PAGES = sorted(
+    page for part in (".", "docs", "docs/ci", "bundles") for page in (ROOT / part).glob("*.md")
+)
 SETS = sorted((ROOT / "shapes").glob("*.yaml"))
 WANC: Any = typer.main.get_command(app_of(NAMES))
 COMMANDS: dict[str, Any] = WANC.commands

@@ -1,13 +1,15 @@
 """Bundles that a command is given: folders, or references that are pulled into the user's cache."""
 
 import atexit
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wanc.bundle.store import open_bundle
 from wanc.cache.store import BUNDLES, Cache, default_cache
 from wanc.cli.terminal import Terminal, note
-from wanc.errors import RegistryError, RunError
+from wanc.errors import BundleError, RegistryError, RunError
 from wanc.registry.reference import Reference, is_reference
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def local_bundle(
     programs: "Programs" = "none",
     variant: Values = (None, None, None),
     *,
-    signed: bool = False,
+    signers: Sequence[Path] = (),
 ) -> Path:
     """The folder of a bundle; of a reference, what is needed and not here is pulled.
 
@@ -34,7 +36,8 @@ def local_bundle(
         programs: what is needed of the programs.
         variant: shape, topology and precision, as far as they are given, of the variants whose
             programs are needed; every variant's where none is.
-        signed: whether signatures are needed, of which the registry may have got some since.
+        signers: public keys, one of which must have signed it. Where none has signed what is here,
+            the registry may have got a signature since.
     """
     if not is_reference(str(given)):
         return given
@@ -48,7 +51,7 @@ def local_bundle(
     here = bool(reference.digest) and is_here(
         _used(str(reference.digest)), str(reference.digest), wanted
     )
-    if here and not signed:  # nobody need be asked
+    if here and _is_signed(_folder(str(reference.digest)), signers):  # nobody need be asked
         return _folder(str(reference.digest))
     try:
         with closing(connect(reference)) as repository:
@@ -56,16 +59,30 @@ def local_bundle(
             folder = _used(str(exact.digest))
             if not reference.digest:
                 note(f"{reference} is {exact.digest}")
-            if signed or not is_here(folder, str(exact.digest), wanted):
+            here_now = is_here(folder, str(exact.digest), wanted)
+            if not (here_now and _is_signed(folder, signers)):
                 pull_bundle(
                     exact, folder, repository, wanted=wanted, jobs=JOBS, progress=Terminal()
                 )
             return folder
-    except RegistryError as error:
+    except (RegistryError, RunError) as error:  # or the cache is read-only
         if not here:
             raise
         note(f"{error}; what was pulled before is used")
         return _folder(str(reference.digest))
+
+
+def _is_signed(folder: Path, signers: Sequence[Path]) -> bool:
+    """Whether one of the keys has signed what is here, or none is asked for."""
+    if not signers:
+        return True
+    from wanc.signing.check import require_signature
+
+    try:
+        require_signature(open_bundle(folder), signers)
+    except BundleError:
+        return False
+    return True
 
 
 def _used(digest: str) -> Path:

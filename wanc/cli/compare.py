@@ -74,15 +74,14 @@ def compare_command(
     from wanc.run.outputs import as_run_error
     from wanc.run.request import Guidance, LoadRequest, RunRequest
 
-    signed = bool(require_signature)
-    bundle = local_bundle(bundle, "executables", signed=signed)
-    beside = beside and local_bundle(beside, "executables", signed=signed)
+    signers = tuple(require_signature or ())
+    bundle = local_bundle(bundle, "executables", signers=signers)
+    beside = beside and local_bundle(beside, "executables", signers=signers)
     beside = bundle if beside is None and with_topology else beside
     if beside and (softmax_bound or attach):
         raise RequestError("--softmax-bound and --attach are of a comparison with diffusers")
     packages = ["skimage", *(["matplotlib"] if plot else []), *([] if beside else ["accelerate"])]
     _check_early(packages, plot, report, attach_to=bundle if attach else None)
-    signers = tuple(require_signature or ())
     load = LoadRequest(
         bundle=bundle,
         weights=weights,

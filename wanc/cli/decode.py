@@ -42,7 +42,7 @@ def decode_command(
 
     load = LoadRequest(
         bundle=local_bundle(
-            bundle, "executables", (shape, topology, precision), signed=bool(require_signature)
+            bundle, "executables", (shape, topology, precision), signers=require_signature or ()
         ),
         weights=weights,
         shape=shape,

@@ -87,7 +87,7 @@ def run_command(
         raise RequestError("give one of --prompt, --prompts and --resume: say what to show")
     load = LoadRequest(
         bundle=local_bundle(
-            bundle, "executables", (shape, topology, precision), signed=bool(require_signature)
+            bundle, "executables", (shape, topology, precision), signers=require_signature or ()
         ),
         weights=weights,
         shape=shape,

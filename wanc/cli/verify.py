@@ -39,7 +39,7 @@ def verify_command(
 
     from wanc.verify.verify import verify_bundle
 
-    bundle = local_bundle(bundle, "all", signed=bool(key))
+    bundle = local_bundle(bundle, "all", signers=key or ())
     jobs = jobs or len(os.sched_getaffinity(0))
     if key:
         from wanc.cli.signatures import signature_lines, signatures_json, verify_signed

@@ -360,4 +360,4 @@ def test_compile_refuses_before_anything_is_traced(
 
 def test_every_error_has_a_code_of_the_tree() -> None:
     codes = {kind.exit_code for kind in WancError.__subclasses__()}
-    assert codes == {2, 3, 4, 5, 6}
+    assert codes == {2, 3, 4, 5, 6, 7}

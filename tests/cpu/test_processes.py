@@ -27,9 +27,7 @@ STAGES = (START, "encode text", "denoise", "decode")
 ROLES = (0, 1)
 SAMPLE = [
     (START, 1, signal.SIGKILL),
-    ("encode text", 0, signal.SIGSTOP),
-    ("denoise", 0, signal.SIGKILL),
-    ("denoise", 1, signal.SIGSTOP),
+    ("denoise", 0, signal.SIGSTOP),
     ("decode", 1, signal.SIGKILL),
 ]
 
@@ -251,19 +249,22 @@ def faulty(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
 
-@pytest.mark.parametrize("what", FAULTS)
-def test_a_process_that_fails_ends_the_run(wanc, tmp_path, monkeypatch, what):
-    fault, said = FAULTS[what]
-    faulty(monkeypatch, tmp_path / "site", FAULT.format(fault=fault))
-    out = tmp_path / "out"
-    out.mkdir()
+@pytest.mark.soak
+def test_a_process_that_fails_ends_the_run(wanc, tmp_path, monkeypatch, repetitions):
+    """make test has one that stalls, one that raises and one that dies; make soak has all."""
     bundle = wanc.bundle(WHOLE, THREE)
-    outcome = run(bundle, wanc.checkpoint, out, processes=3, stall_seconds=8.0)
-    assert outcome.error is not None
-    assert outcome.error.exit_code == 6
-    assert all(words in str(outcome.error) for words in said), str(outcome.error)
-    assert outcome.alive == []
-    assert outcome.files == []
+    for what in repetitions(("spins", "raises", "crashes"), FAULTS):
+        fault, said = FAULTS[what]
+        out = tmp_path / what
+        out.mkdir()
+        with monkeypatch.context() as patched:
+            faulty(patched, tmp_path / f"site {what}", FAULT.format(fault=fault))
+            outcome = run(bundle, wanc.checkpoint, out, processes=3, stall_seconds=8.0)
+        assert outcome.error is not None
+        assert outcome.error.exit_code == 6
+        assert all(words in str(outcome.error) for words in said), str(outcome.error)
+        assert outcome.alive == []
+        assert outcome.files == []
 
 
 def test_check_ranks_names_the_step(wanc, tmp_path, monkeypatch):

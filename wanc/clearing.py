@@ -67,10 +67,11 @@ def remove(root: Path, removables: Sequence[Removable]) -> None:
     """Remove them; raises OSError. What has gone by itself is no error."""
     for each in removables:
         path = root / each.name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def total(files: Iterable[Lying]) -> int:

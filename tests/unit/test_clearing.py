@@ -281,6 +281,18 @@ def test_stablehlo_and_failed_compiles_are_told_apart(filled):
     assert not failed.exists()
 
 
+def test_a_folder_that_cannot_be_removed_is_not_said_to_be(filled, monkeypatch):
+    (filled.cache.path / "failed" / "dit_blocks-1").mkdir(parents=True)
+    (filled.cache.path / "failed" / "dit_blocks-1" / "log.txt").write_bytes(b"x")
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "rmdir", refuses)
+    with pytest.raises(RunError, match="Permission denied"):
+        prune(filled.cache, max_bytes=0, delete=True)
+
+
 def test_links_are_not_followed(filled, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()

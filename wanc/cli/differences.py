@@ -10,6 +10,7 @@ from wanc.cli.terminal import plain
 from wanc.diff.again import Place
 from wanc.diff.changes import words_changed
 from wanc.diff.compare import KINDS, Compared, Difference, Kind
+from wanc.units import spans
 
 MOST = 25
 """Differences of one kind, and programs, that are shown."""
@@ -128,20 +129,9 @@ def where(places: Sequence[Place], numbers: Mapping[str, int]) -> str:
     for program, found in variants.items():
         programs.setdefault(tuple(sorted(found)), []).append(program or "")
     return "; ".join(
-        f"{', '.join(names)}{' ' if names[0] else ''}in {_spans(found)}"
+        f"{', '.join(names)}{' ' if names[0] else ''}in {spans(found)}"
         for found, names in programs.items()
     )
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """As 1-3, 5."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][-1] == number - 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    return ", ".join(f"{s[0]}-{s[-1]}" if s[1:] else str(s[0]) for s in spans)
 
 
 def shown(value: Any) -> str:

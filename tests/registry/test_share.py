@@ -142,6 +142,12 @@ def test_blobs_are_mounted_from_another_repository(bundle, place, opened):
     assert (done.moved_bytes, done.reused_bytes) == (0, blobs_bytes(bundle))
 
 
+def test_each_blob_is_asked_for_once(bundle, double, opened):
+    pushed(bundle, opened(double.host))
+    asked = [each.path for each in double.asked("HEAD") if "/blobs/" in each.path]
+    assert len(asked) == len({*asked}) == len(contents_of(open_bundle(bundle)).blobs)
+
+
 def test_the_tag_is_written_last(bundle, place, monkeypatch):
     pushed(bundle, place)
     old = resolve(place, TAG)

@@ -5,8 +5,8 @@ asked, and nothing is sent twice on a guess. Knows nothing of what blobs hold.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from wanc.errors import RegistryError
@@ -66,7 +66,7 @@ class _Session:
 
 def push_blob(
     repository: Repository,
-    source: Path | bytes,
+    source: Source | Callable[[], Source],
     digest: str,
     size: int,
     *,
@@ -78,7 +78,8 @@ def push_blob(
 
     Args:
         repository: where to.
-        source: a file that has size bytes and stays as it is, or the bytes.
+        source: a file that has size bytes and stays as it is, or the bytes; or what gives one of
+            them, and is called where there is something to be sent.
         digest: of the bytes, which the registry checks.
         size: in bytes.
         mount_from: name of a repository of the same registry that may have the blob.
@@ -88,7 +89,7 @@ def push_blob(
     check_digest(digest, repository.what("blob"))
     upload = _Upload(
         repository=repository,
-        source=source,
+        source=b"",
         digest=digest,
         size=size,
         chunk_bytes=chunk_bytes,
@@ -102,7 +103,7 @@ def push_blob(
     if is_mounted:
         on_bytes(0, size)
         return "mounted"
-    _send(upload, session)
+    _send(replace(upload, source=source() if callable(source) else source), session)
     return "sent"
 
 

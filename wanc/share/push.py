@@ -12,7 +12,6 @@ from wanc.bundle.oci import Descriptor
 from wanc.bundle.store import Bundle, blob_path, check_blob, open_bundle
 from wanc.errors import BundleError, RequestError
 from wanc.progress import TransferProgress
-from wanc.registry.blobs import has_blob
 from wanc.registry.manifests import put_manifest, resolve
 from wanc.registry.reference import Reference
 from wanc.registry.referrers import attach
@@ -90,17 +89,16 @@ def _send_blobs(
     progress: TransferProgress,
 ) -> Moved:
     def send(blob: Descriptor, on_bytes: OnBytes) -> None:
-        if has_blob(repository, blob.digest):
-            on_bytes(0, blob.size)
-            return
-        if bundle.is_part and not blob_path(bundle.path, blob.digest).exists():
-            raise BundleError(
-                f"{bundle.path}: was pulled in part, and {blob.digest} is neither here nor in "
-                f"{repository.host}/{repository.name}; pull all of it first"
-            )
-        file = check_blob(bundle.path, blob.digest, blob.size)
+        def checked() -> Path:
+            if bundle.is_part and not blob_path(bundle.path, blob.digest).exists():
+                raise BundleError(
+                    f"{bundle.path}: was pulled in part, and {blob.digest} is neither here nor in "
+                    f"{repository.host}/{repository.name}; pull all of it first"
+                )
+            return check_blob(bundle.path, blob.digest, blob.size)
+
         push_blob(
-            repository, file, blob.digest, blob.size, mount_from=mount_from, on_bytes=on_bytes
+            repository, checked, blob.digest, blob.size, mount_from=mount_from, on_bytes=on_bytes
         )
 
     counted = Moved()

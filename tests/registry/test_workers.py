@@ -71,7 +71,7 @@ def test_an_interrupt_ends_the_process_though_threads_wait():
 import time
 from wanc.share.workers import Moved, move
 def one(blob, on_bytes):
-    print("begun", flush=True)
+    print("begun\\n", end="", flush=True)  # in one piece, for there are two threads
     time.sleep({LONG_SECONDS})
 try:
     move([1, 2], one, jobs=2, transfer=None, counted=Moved())

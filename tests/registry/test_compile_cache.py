@@ -40,8 +40,8 @@ def notes() -> Notes:
 def job(opened: Any, tmp_path: Path, notes: Notes) -> Any:
     """job(host, "one"): the cache of a job with a disk of its own."""
 
-    def make(host: str, name: str, **how: Any) -> Cache:
-        return Cache(tmp_path / name, RegistryCache(opened(host, "ci/cache"), notes, **how))
+    def make(host: str, name: str) -> Cache:
+        return Cache(tmp_path / name, RegistryCache(opened(host, "ci/cache"), notes))
 
     return make
 
@@ -62,11 +62,6 @@ def test_what_is_here_asks_nobody(double, job):
     one = job(double.host, "one")
     Cache(one.path).keep(KIND, KEY, RECORD, DATA)
     assert one.find(KIND, KEY, CompiledRecord) == (RECORD, DATA)
-    assert not double.seen
-
-
-def test_a_cache_that_only_reads(double, job):
-    job(double.host, "one", offers=False).keep(KIND, KEY, RECORD, DATA)
     assert not double.seen
 
 

@@ -34,16 +34,10 @@ MOST_BLOB_BYTES = 4 << 30
 class RegistryCache:
     """Used by several threads at once. Asks no more once a registry has failed."""
 
-    def __init__(self, repository: Repository, progress: Progress, *, offers: bool = True) -> None:
-        """The cache of a repository.
-
-        Args:
-            repository: where its entries are.
-            progress: is told what failed.
-            offers: whether what is compiled here is pushed.
-        """
+    def __init__(self, repository: Repository, progress: Progress) -> None:
+        """The cache of a repository; progress is told what failed."""
         self._repository, self._progress = repository, progress
-        self._asks, self._offers = True, offers
+        self._asks = self._offers = True
         self._lock = Lock()
 
     def fetch(self, kind: str, key: str) -> tuple[bytes, bytes] | None:
@@ -62,12 +56,7 @@ class RegistryCache:
             if record.size > MOST_RECORD_BYTES or blobs[0].size > MOST_BLOB_BYTES:
                 raise RegistryError(f"{where}: is larger than any entry of a compile cache")
             return fetch_json(self._repository, record), self._fetched(blobs[0])
-        except (
-            RegistryError,
-            BundleError,
-            RunError,
-            OSError,
-        ) as error:  # no room here is no matter
+        except (RegistryError, BundleError, RunError, OSError) as error:  # or there is no room
             self._failed("asked", error)
         return None
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wanc.bundle.config import FORMAT_VERSION, ProgramRecord, VariantConfig
+from wanc.bundle.config import config_of
 from wanc.plan.plan import make_plan
 from wanc.processes.world import Alone
 from wanc.run.guards import check_finite
@@ -81,19 +81,7 @@ def session() -> Session:
         target="cpu",
     )
     plan = make_plan(WAN22_T2V_A14B, variant, Options())
-    config = VariantConfig(
-        format_version=FORMAT_VERSION,
-        variant=variant,
-        model=plan.model,
-        options=plan.options,
-        geometry=plan.geometry,
-        tokens=plan.tokens,
-        mesh=plan.mesh,
-        tiles=plan.tiles,
-        programs=tuple(ProgramRecord(program=program) for program in plan.programs),
-        schedule=plan.schedule,
-        requires={},
-    )
+    config = config_of(plan)
     engine = Unexecuted(variant.topology.ranks)
     return Unweighted(
         config=config,

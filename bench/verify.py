@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.model import MODEL, SHAPE
 from wanc.bundle import oci
-from wanc.bundle.config import FORMAT_VERSION, Blob, ProgramRecord, VariantConfig
+from wanc.bundle.config import Blob, VariantConfig, config_of
 from wanc.bundle.neff_names import input_name, output_name
 from wanc.bundle.store import NewVariant, blob_path, open_bundle, put_blob, write_bundle
 from wanc.bundle.wire import record_of
@@ -84,19 +84,7 @@ def for_trainium() -> VariantConfig:
         target="trn2",
     )
     plan = make_plan(MODEL, variant, Options())
-    return VariantConfig(
-        format_version=FORMAT_VERSION,
-        variant=variant,
-        model=plan.model,
-        options=plan.options,
-        geometry=plan.geometry,
-        tokens=plan.tokens,
-        mesh=plan.mesh,
-        tiles=plan.tiles,
-        programs=tuple(ProgramRecord(program=program) for program in plan.programs),
-        schedule=plan.schedule,
-        requires={"target": "trn2", "lnc": LNC},
-    )
+    return replace(config_of(plan), requires={"target": "trn2", "lnc": LNC})
 
 
 @contextmanager

@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 
 from tests.planned import planned
 from tests.sound import write_sound
-from wanc.bundle.config import FORMAT_VERSION, ProgramRecord, VariantConfig
+from wanc.bundle.config import config_of
 from wanc.bundle.store import open_bundle
 from wanc.page.write import write_page
-from wanc.plan.plan import Plan
 
 VOID = {"meta"}
 """Elements of a page that have no end."""
@@ -118,23 +117,6 @@ def page_on(path: Path, number: int | None = None) -> str:
     assert len(data) == written
     assert str(path.parent) not in data.decode()
     return data.decode()
-
-
-def config_of(plan: Plan) -> VariantConfig:
-    """What a bundle holds of a plan before anything is lowered."""
-    return VariantConfig(
-        format_version=FORMAT_VERSION,
-        variant=plan.variant,
-        model=plan.model,
-        options=plan.options,
-        geometry=plan.geometry,
-        tokens=plan.tokens,
-        mesh=plan.mesh,
-        tiles=plan.tiles,
-        programs=tuple(ProgramRecord(program=program) for program in plan.programs),
-        schedule=plan.schedule,
-        requires={"target": plan.variant.target},
-    )
 
 
 def full_set(path: Path) -> Path:

@@ -19,7 +19,7 @@ from wanc.build import (
     lint_cached,
     lower_cached,
 )
-from wanc.bundle.config import FORMAT_VERSION, ProgramRecord, VariantConfig
+from wanc.bundle.config import ProgramRecord, VariantConfig, config_of
 from wanc.bundle.store import (
     Bundle,
     NewVariant,
@@ -170,17 +170,9 @@ def variant_of(
 ) -> NewVariant:
     """The variant as the bundle holds it."""
     assert plan.variant.target == target.name, "planned for the target that compiles"
-    config = VariantConfig(
-        format_version=FORMAT_VERSION,
-        variant=plan.variant,
-        model=plan.model,
-        options=plan.options,
-        geometry=plan.geometry,
-        tokens=plan.tokens,
-        mesh=plan.mesh,
-        tiles=plan.tiles,
+    config = replace(
+        config_of(plan),
         programs=tuple(record_of(p, compiled.get(spec_key(p))) for p in plan.programs),
-        schedule=plan.schedule,
         requires=target.requires() if until == "compile" else {"target": target.name},
     )
     return NewVariant(config=config, executable_type=target.executable_type)

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from tests.unit.conftest import variant_of
-from wanc.bundle.config import FORMAT_VERSION, ProgramRecord, VariantConfig, inconsistencies
+from wanc.bundle.config import (
+    VariantConfig,
+    config_of,
+    inconsistencies,
+)
 from wanc.errors import RefusedError
-from wanc.plan.plan import Plan, make_plan
+from wanc.plan.plan import make_plan
 from wanc.spec.presets import PRESETS
 from wanc.spec.shape import Shape
 from wanc.spec.topology import Topology
@@ -18,22 +22,6 @@ from wanc.verify import schedule
 from wanc.verify.findings import Findings
 from wanc.verify.plans import check_plan, check_sizes
 from wanc.verify.schedule import check_schedule
-
-
-def config_of(plan: Plan) -> VariantConfig:
-    return VariantConfig(
-        format_version=FORMAT_VERSION,
-        variant=plan.variant,
-        model=plan.model,
-        options=plan.options,
-        geometry=plan.geometry,
-        tokens=plan.tokens,
-        mesh=plan.mesh,
-        tiles=plan.tiles,
-        programs=tuple(ProgramRecord(program=program) for program in plan.programs),
-        schedule=plan.schedule,
-        requires={},
-    )
 
 
 def told(config: VariantConfig) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ Holds no time, host or path. Records come from spec and plan; decoding checks ev
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,9 @@ from wanc.plan.schedule import Schedule
 from wanc.plan.tiles import TilePlan
 from wanc.spec.model import Model
 from wanc.spec.variant import Options, Until, Variant
+
+if TYPE_CHECKING:
+    from wanc.plan.plan import Plan
 
 _COMPONENT = re.compile(r"[a-z0-9_]+")
 """Folder names of a checkpoint: no path leads out of it."""
@@ -92,6 +95,23 @@ class VariantConfig:
                 return record
         names = ", ".join(record.program.name for record in self.programs)
         raise BundleError(f"variant {self.variant} has no program {name!r}; it has {names}")
+
+
+def config_of(plan: "Plan") -> VariantConfig:
+    """What a bundle holds of a plan before anything is lowered."""
+    return VariantConfig(
+        format_version=FORMAT_VERSION,
+        variant=plan.variant,
+        model=plan.model,
+        options=plan.options,
+        geometry=plan.geometry,
+        tokens=plan.tokens,
+        mesh=plan.mesh,
+        tiles=plan.tiles,
+        programs=tuple(ProgramRecord(program=program) for program in plan.programs),
+        schedule=plan.schedule,
+        requires={"target": plan.variant.target},
+    )
 
 
 def encode_config(config: VariantConfig) -> bytes:

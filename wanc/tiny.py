@@ -39,7 +39,7 @@ def write_tiny_checkpoint(
         raise RunError(f"cannot write {directory}: {error.strerror or error}") from error
     with TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
         written = Path(scratch) / directory.name
-        for component, network in _meta_models(model).items():
+        for component, network in networks(model).items():
             (written / component).mkdir(parents=True)
             _write_config(written / component, network)
             size_bytes = _write_weights(
@@ -53,8 +53,8 @@ def write_tiny_checkpoint(
                 on_progress(f"{component}: {size_bytes / 1e6:.1f} MB")
         (written / "tokenizer").mkdir()
         write_tokenizer(written / "tokenizer", vocabulary=model.text_encoder.vocabulary)
-        _scheduler(model).save_config(written / "scheduler")
-        _write_json(written / "model_index.json", _model_index(model))
+        scheduler(model).save_config(written / "scheduler")
+        _write_json(written / "model_index.json", model_index(model))
         written.rename(directory)
 
 
@@ -73,14 +73,14 @@ def _check_free(directory: Path) -> None:
     raise RequestError(f"{directory} {seen}; give the name of a new or an empty directory")
 
 
-def _meta_models(model: Model) -> dict[str, Any]:
-    """The networks on the meta device, by component: they give configs, names and shapes."""
+def networks(model: Model, *, device: str = "meta") -> dict[str, Any]:
+    """The networks by component, freshly initialised; on the meta device they have shapes only."""
     import torch
     from transformers import UMT5Config, UMT5EncoderModel
 
     dit, text, vae = model.transformer, model.text_encoder, model.vae
     models: dict[str, Any] = {}
-    with torch.device("meta"):
+    with torch.device(device):
         for expert in model.experts:
             models[EXPERT_COMPONENTS[expert]] = _diffusers().WanTransformer3DModel(
                 patch_size=dit.patch_FHW,
@@ -128,7 +128,8 @@ def _meta_models(model: Model) -> dict[str, Any]:
     return models
 
 
-def _scheduler(model: Model) -> Any:
+def scheduler(model: Model) -> Any:
+    """The scheduler that the checkpoint names."""
     return _diffusers().UniPCMultistepScheduler(
         num_train_timesteps=TRAIN_TIMESTEPS,
         prediction_type="flow_prediction",
@@ -137,7 +138,7 @@ def _scheduler(model: Model) -> Any:
     )
 
 
-def _model_index(model: Model) -> dict[str, Any]:
+def model_index(model: Model) -> dict[str, Any]:
     """model_index.json with the keys of Wan-AI's checkpoints in diffusers layout."""
     experts: dict[str, str | None] = {
         EXPERT_COMPONENTS[expert]: "WanTransformer3DModel" for expert in model.experts

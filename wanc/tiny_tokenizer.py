@@ -1,4 +1,4 @@
-"""Builds the tiny checkpoint's tokenizer: Unigram with byte fallback, the kind UMT5 has.
+"""Builds a tokenizer for a small checkpoint: Unigram with byte fallback, the kind UMT5 has.
 
 Knows nothing of models, and nothing is drawn: the same pieces and scores every time.
 
@@ -20,27 +20,30 @@ PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
 _SPECIAL = (PAD, EOS, UNK)  # ids 0, 1, 2, as UMT5 has them
 
 _SPACE = "▁"
-_WORDS = """
+TINY_WORDS = """
 a an and as at beside black blue boxing by camera cat cats clothes comfy dog down drinks fight for
 forest from girl golden green house in intensely into is it light man mountain moving night ocean of
 old on over person quick rain red river road rose runs sea sky slow slowly small snow spotlighted
 stage street sun that the through to two under video walks water white wind with woman young
 """
+"""Of the tiny checkpoint, whose prompts may say anything."""
+
 _ENDINGS = "ed er es est ing ion ly ment ness th 's"
 
 _WORD_SCORE, _ENDING_SCORE, _CHARACTER_SCORE, _BYTE_SCORE = -6.0, -8.0, -10.0, -20.0
 """Log-probabilities: a word beats its letters; a byte serves only characters without a piece."""
 
 
-def write_tokenizer(directory: Path, *, vocabulary: int) -> None:
+def write_tokenizer(directory: Path, *, vocabulary: int, words: str = TINY_WORDS) -> None:
     """Writes tokenizer.json and tokenizer_config.json; ``vocabulary`` is the table's row count.
 
-    The table may be larger: rows past the last piece stay unused.
+    ``words`` get a piece each, and others are made of letters. The table may be larger: rows past
+    the last piece stay unused.
     """
     from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
     from tokenizers.models import Unigram
 
-    pieces = _pieces()
+    pieces = _pieces(words)
     assert len(pieces) <= vocabulary, f"{len(pieces)} pieces do not fit {vocabulary} rows"
     tokenizer = Tokenizer(Unigram(pieces, unk_id=_SPECIAL.index(UNK), byte_fallback=True))
     tokenizer.add_special_tokens(list(_SPECIAL))
@@ -66,13 +69,13 @@ def write_tokenizer(directory: Path, *, vocabulary: int) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _pieces() -> list[tuple[str, float]]:
+def _pieces(words: str) -> list[tuple[str, float]]:
     """Every piece with its score, in the order of ids."""
     printable = string.digits + string.ascii_letters + string.punctuation
     return [
         *((token, 0.0) for token in _SPECIAL),
         *((f"<0x{byte:02X}>", _BYTE_SCORE) for byte in range(256)),
         *((character, _CHARACTER_SCORE) for character in _SPACE + printable),
-        *((_SPACE + word, _WORD_SCORE) for word in _WORDS.split()),
+        *((_SPACE + word, _WORD_SCORE) for word in words.split()),
         *((ending, _ENDING_SCORE) for ending in _ENDINGS.split()),
     ]

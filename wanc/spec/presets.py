@@ -196,9 +196,58 @@ RUN_PRESETS: dict[str, dict[str, Any]] = {
 guidance scale is both experts', and the flow shift is vLLM Omni's own default.
 """
 
+_TOY_SAMPLING = Sampling(
+    flow_shift=5.0,
+    steps=20,
+    boundary=0.875,
+    guidance_high=4.0,
+    guidance_low=3.0,
+    fps=8,
+    trained_frames=5,
+    negative_prompt="",
+)
+
+TOY_T2V = Model(
+    name="toy-t2v",
+    task="t2v",
+    experts=("high_noise", "low_noise"),
+    transformer=replace(TINY.transformer, ffn_width=512, layers=4),
+    text_encoder=replace(TINY.text_encoder, vocabulary=512),
+    vae=replace(
+        _VAE_Z16,
+        base_width=8,
+        decoder_base_width=8,
+        residual_blocks=1,
+        latents_mean=(
+            *(-0.7436, 0.2066, -0.4641, -0.1758, -0.1887, -0.3541, -0.4838, -0.4274),
+            *(0.2273, 0.3164, -0.7769, 0.4509, 0.4473, -0.9147, 0.4362, -0.3172),
+        ),
+        latents_std=(
+            *(2.1343, 0.227, 2.4339, 1.465, 1.1668, 1.2055, 1.8294, 0.9622),
+            *(1.1764, 0.6592, 3.0911, 1.5354, 0.7165, 3.4186, 0.9039, 1.0012),
+        ),
+    ),
+    sampling=_TOY_SAMPLING,
+)
+"""The trained checkpoint that comes with wanc; tools/toy makes it."""
+
+TOY_I2V = replace(
+    TOY_T2V,
+    name="toy-i2v",
+    task="i2v",
+    transformer=replace(TOY_T2V.transformer, in_channels=36),
+)
+
+TOY_MODELS: dict[str, Model] = {model.name: model for model in (TOY_T2V, TOY_I2V)}
+"""By name: trained, and part of the package."""
+
 TINY_MODELS: dict[Task, Model] = {model.task: model for model in (TINY, TINY_I2V, TINY_TI2V)}
 
 PRESETS: dict[str, Model] = {
     model.name: model
-    for model in (WAN22_T2V_A14B, WAN22_I2V_A14B, WAN22_TI2V_5B, *TINY_MODELS.values())
+    for model in (
+        *(WAN22_T2V_A14B, WAN22_I2V_A14B, WAN22_TI2V_5B),
+        *TINY_MODELS.values(),
+        *TOY_MODELS.values(),
+    )
 }

@@ -1,39 +1,42 @@
-"""The main job, start to end: a tiny checkpoint, a bundle for 64 ranks, and a video."""
+"""The main job, start to end: the toy model, a bundle for eight ranks, three videos to look at."""
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-OUT = Path("out")
-FOLDER = OUT / "demo"
+OUT = Path("out/demo")
+PROMPTS = {
+    "circle.mp4": "a red circle moving left over a dark background",
+    "triangle.mp4": "a yellow triangle moving up over a dark background",
+    "square.mp4": "a blue square moving right over a light background",
+}
 
 
 def wanc(*arguments: str) -> None:
     """Say and run one command, as a user would."""
-    print("\n$ wanc", " ".join(a if " " not in a else f'"{a}"' for a in arguments), flush=True)
+    print("\n$ wanc", " ".join(arguments), flush=True)
     subprocess.run([sys.executable, "-m", "wanc", *arguments], check=True)
 
 
 def main() -> None:
-    checkpoint, bundle = FOLDER / "tiny", FOLDER / "bundle"
-    for old in (checkpoint, bundle):
+    bundle, videos, prompts = OUT / "bundle", OUT / "videos", OUT / "prompts.jsonl"
+    for old in (bundle, videos):
         shutil.rmtree(old, ignore_errors=True)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    wanc("tiny", str(checkpoint))
+    OUT.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"prompt": prompt, "output": name}) for name, prompt in PROMPTS.items())
+    prompts.write_text("\n".join(lines) + "\n")
     wanc(
-        *("compile", "--model", str(checkpoint), "--shape", "208x128x5"),
-        *("--topology", "tp4-cp8-cfg2", "--target", "cpu", "-o", str(bundle)),
+        *("compile", "--model", "toy-t2v", "--shape", "208x128x5"),
+        *("--topology", "tp2-cp2-cfg2", "--target", "cpu", "-o", str(bundle)),
     )
     wanc("inspect", str(bundle))
     wanc(
-        *("run", "--bundle", str(bundle), "--weights", str(checkpoint)),
-        *("--prompt", "a lighthouse above a stormy sea", "--steps", "4", "--seed", "1"),
-        *("-o", str(OUT / "demo.mp4")),
+        *("run", "--bundle", str(bundle), "--weights", "toy-t2v", "--prompts", str(prompts)),
+        *("--seed", "1", "-o", str(videos), "--sheet", str(OUT / "sheet.png")),
     )
-    print(
-        "\nThe weights are random, so the video shows no lighthouse: it shows that every rank ran."
-    )
+    print(f"\nLook at {OUT / 'sheet.png'}, and at the videos in {videos}.")
 
 
 if __name__ == "__main__":

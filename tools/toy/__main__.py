@@ -35,7 +35,7 @@ def main() -> None:
     if what:
         _, name, side = what
         torch.set_num_threads(1)
-        _trained_expert({"toy-t2v": TOY_T2V, "toy-i2v": TOY_I2V}[name], side)  # type: ignore[arg-type]
+        _trained_expert({"toy-t2v": TOY_T2V, "toy-i2v": TOY_I2V}[name], side)
         return
     torch.set_num_threads(2)
     vae, fidelity = _trained_vae()

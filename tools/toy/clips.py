@@ -48,15 +48,15 @@ def draw(
     B = len(scenes)
     radius = _between(B, *RADIUS_PX, generator)
     pace = _between(B, *SPEED_PX, generator)
-    step = torch.tensor([STEP[scene.direction] for scene in scenes]) * pace[:, None]  # type: ignore[index]
+    step = torch.tensor([STEP[scene.direction] for scene in scenes]) * pace[:, None]
     half_way = step.abs() * (frames - 1) / 2
     size = torch.tensor([float(width), float(height)])
     room = half_way + radius[:, None] + EDGE_PX if margin_px is None else torch.tensor(-margin_px)
     low, high = room.expand(B, 2), (size - room).expand(B, 2)
     middle = low + (high - low) * torch.rand(B, 2, generator=generator)
-    color = torch.tensor([RGB[scene.color] for scene in scenes])  # type: ignore[index]
-    behind = torch.tensor([BACKGROUND_RGB[scene.background] for scene in scenes])  # type: ignore[index]
-    kinds = torch.tensor([KINDS.index(scene.kind) for scene in scenes])  # type: ignore[arg-type]
+    color = torch.tensor([RGB[scene.color] for scene in scenes])
+    behind = torch.tensor([BACKGROUND_RGB[scene.background] for scene in scenes])
+    kinds = torch.tensor([KINDS.index(scene.kind) for scene in scenes])
     x_W, y_H = torch.arange(width) + 0.5, torch.arange(height) + 0.5
     clips = torch.empty(B, 3, frames, height, width)
     for frame in range(frames):

@@ -29,7 +29,7 @@ Encoded = tuple[Tensor, Tensor]
 """Text (B, LONGEST_TOKENS, D) and the bias (B, 1, 1, LONGEST_TOKENS) of its scores."""
 
 
-class PadsAsOne(WanAttnProcessor):  # type: ignore[misc]
+class PadsAsOne(WanAttnProcessor):
     """Cross-attention over a sentence and one pad that stands for all."""
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ def said_of(scene: Scene, generator: torch.Generator) -> str:
 def use_pads_as_one(transformer: nn.Module) -> list[PadsAsOne]:
     """Sets a processor on each block's cross-attention, whose bias is to be set at each step."""
     processors = []
-    for block in transformer.blocks:  # type: ignore[union-attr]
+    for block in transformer.blocks:
         processor = PadsAsOne()
-        block.attn2.set_processor(processor)  # type: ignore[union-attr,operator]
+        block.attn2.set_processor(processor)
         processors.append(processor)
     return processors

@@ -78,7 +78,7 @@ def train(
         generator = torch.Generator().manual_seed(schedule.seed * schedule.steps + step)
         loss = loss_of(step, generator)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())

@@ -1,14 +1,11 @@
-"""Makes the pictures of docs/gallery.md: what compiled bundles of the toy models paint.
+"""Makes the pictures of docs/gallery.md: what a compiled bundle of the toy paints.
 
-    python tools/gallery.py BUNDLE
-
-The bundle holds both models at 208x128x5, on any topology.
+python tools/gallery.py BUNDLE
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -46,8 +43,6 @@ def main(bundle: Path) -> None:
         _write_sheet(*_seeds(toy))
         _write_sheet(*_guidances(toy))
         _write_sheet(*_negatives(toy))
-    with load(bundle, "toy-i2v") as toy:
-        _write_sheet(*_images(toy, videos[0][0]))
 
 
 Rows = tuple[str, Sequence[str], Sequence[Any]]
@@ -77,16 +72,6 @@ def _negatives(toy: Any) -> Rows:
     videos = [toy.generate(prompt, negative=text, seed=SEED).frames for text in negatives]
     captions = [f"{prompt} (not: {text})" if text else prompt for text in negatives]
     return "negative", captions, videos
-
-
-def _images(toy: Any, image_HWC: Any) -> Rows:
-    """One first frame, four directions."""
-    with TemporaryDirectory() as folder:
-        first = Path(folder) / "first.png"
-        Image.fromarray(image_HWC).save(first)
-        prompts = [f"a red circle moving {way}" for way in ("left", "right", "up", "down")]
-        videos = [toy.generate(prompt, image=first, seed=SEED).frames for prompt in prompts]
-    return "image", [f"{prompt} (from one image)" for prompt in prompts], videos
 
 
 def _write_sheet(name: str, captions: Sequence[str], videos: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 from tools.toy import training
 from tools.toy.experts import Times
 from tools.toy.grammar import SCENES
-from tools.toy.models import new_networks, sentences_of, widen
+from tools.toy.models import new_networks, sentences_of, start_from
 from tools.toy.prompts import DROPPED, LEFT_OPEN, said_of, use_pads_as_one
 from tools.toy.training import Schedule, train
 from wanc.spec.model import TEXT_TOKENS
@@ -48,7 +48,7 @@ def test_an_expert_that_sees_images_begins_blind_to_them():
     narrow = new_networks(TOY_T2V)["transformer"]
     nn.init.normal_(narrow.proj_out.weight, std=0.1)
     wide = new_networks(TOY_I2V)["transformer"]
-    widen(narrow, wide)
+    start_from(narrow, wide)
     generator = torch.Generator().manual_seed(0)
     latents = torch.randn(1, 36, 2, 4, 4, generator=generator)
     text, timestep = torch.randn(1, 13, 64, generator=generator), torch.tensor([900])

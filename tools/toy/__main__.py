@@ -1,7 +1,7 @@
 """Trains the toy checkpoints and writes them: ``python -m tools.toy``.
 
-It can be stopped anywhere and goes on where it was; what is done is not done again. States, curves
-and a log of figures are kept in out/toy, and the checkpoints go to wanc/checkpoints.
+It can be stopped anywhere and goes on where it was; what is done is not done again. States and curves
+are kept in out/toy, and the checkpoints go to wanc/checkpoints.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import torch
 
 from tools.toy.card import model_card
 from tools.toy.data import Data, make_data
-from tools.toy.experts import SCHEDULES, Times, train_expert
-from tools.toy.models import new_networks, round_to_bf16, sentences_of, widen, write_checkpoint
+from tools.toy.experts import BASE, ROUNDS, Times, train_expert
+from tools.toy.models import new_networks, round_to_bf16, sentences_of, start_from, write_checkpoint
+from tools.toy.training import Schedule
 from tools.toy.vae import Fidelity, gate, latent_statistics, train_vae
 from wanc.spec.model import EXPERT_COMPONENTS, Expert, Model
 from wanc.spec.presets import TOY_I2V, TOY_T2V
@@ -23,7 +24,7 @@ from wanc.spec.presets import TOY_I2V, TOY_T2V
 FOLDER = Path("out/toy")
 CHECKPOINTS = Path("wanc/checkpoints")
 FRAMES, HEIGHT, WIDTH = 5, 128, 208
-CLIPS_A_SCENE = {"t2v": 48, "i2v": 24}
+CLIPS_A_SCENE = {"t2v": 48, "i2v": 16}
 
 
 def main() -> None:
@@ -43,7 +44,9 @@ def main() -> None:
     if not fidelity.passes:
         sys.exit("the VAE is below its gate: no expert is trained on it")
     for model in (TOY_T2V, TOY_I2V):
-        _data(model, vae)
+        _encode_data(model, vae)
+        if model.task == "t2v":
+            _trained_base()
         _both_at_once(model)
         trained = new_networks(model) | {"vae": vae}
         for side in EXPERT_COMPONENTS:
@@ -63,17 +66,19 @@ def _trained_vae() -> tuple[Any, Fidelity]:
     return vae, gate(vae, **shape)
 
 
-def _data(model: Model, vae: Any) -> Data:
-    """Encoded once, then read."""
-    file = FOLDER / f"latents-{model.task}.pt"
-    if not file.is_file():
+def _encode_data(model: Model, vae: Any) -> None:
+    """Once, for all that train on them."""
+    if not _data_file(model).is_file():
         make_data(
             vae,
             clips_a_scene=CLIPS_A_SCENE[model.task],
             images=model.task == "i2v",
             shape=(FRAMES, HEIGHT, WIDTH),
-        ).save(file)
-    return Data.read(file)
+        ).save(_data_file(model))
+
+
+def _data_file(model: Model) -> Path:
+    return FOLDER / f"latents-{model.task}.pt"
 
 
 def _both_at_once(model: Model) -> None:
@@ -92,20 +97,34 @@ def _both_at_once(model: Model) -> None:
 
 def _trained_expert(model: Model, side: Expert) -> Any:
     """An expert with its trained weights, trained if it is not yet."""
-    networks = new_networks(model)
-    transformer = networks[EXPERT_COMPONENTS[side]]
-    if model.task == "i2v":
-        widen(_trained_expert(TOY_T2V, side), transformer)
+    transformer = new_networks(model)[EXPERT_COMPONENTS[side]]
+    start_from(
+        _trained_base() if model.task == "t2v" else _trained_expert(TOY_T2V, side), transformer
+    )
+    for number, schedule in enumerate(ROUNDS[model.task], start=1):
+        _train(transformer, side, model, schedule, f"{model.name}-{side}-{number}")
+    return transformer
+
+
+def _trained_base() -> Any:
+    """The network that the experts of text to video start from."""
+    transformer = new_networks(TOY_T2V)["transformer"]
+    _train(transformer, None, TOY_T2V, BASE, "toy-base")
+    return transformer
+
+
+def _train(
+    transformer: Any, side: Expert | None, model: Model, schedule: Schedule, name: str
+) -> None:
     train_expert(
         transformer,
         Times.of(side, model.sampling),
-        lambda: Data.read(FOLDER / f"latents-{model.task}.pt"),
-        sentences_of(model, networks["text_encoder"]),
-        SCHEDULES[model.task],
+        lambda: Data.read(_data_file(model)),
+        sentences_of(model, new_networks(model)["text_encoder"]),
+        schedule,
         folder=FOLDER,
-        name=f"{model.name}-{side}",
+        name=name,
     )
-    return transformer
 
 
 if __name__ == "__main__":

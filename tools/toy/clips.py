@@ -24,11 +24,14 @@ BACKGROUND_RGB = {"dark": (0.10, 0.10, 0.13), "light": (0.82, 0.82, 0.80)}
 STEP = {"left": (-1.0, 0.0), "right": (1.0, 0.0), "up": (0.0, -1.0), "down": (0.0, 1.0)}
 """By direction: the sign of x and y."""
 
-RADIUS_PX = (18.0, 26.0)
+RADIUS_PX = (26.0, 36.0)
 SPEED_PX = (5.0, 8.0)
 """Pixels from a frame to the next."""
 EDGE_PX = 2.0
 """Over so many pixels a shape fades into its background."""
+
+_REACH = 1.15
+"""Of a shape from its middle, in radii: a triangle's tip."""
 
 
 def draw(
@@ -38,20 +41,22 @@ def draw(
     height: int,
     width: int,
     generator: torch.Generator,
+    radius_px: tuple[float, float] = RADIUS_PX,
     margin_px: float | None = None,
 ) -> Tensor:
     """Clips of complete scenes, as (B, 3, F, H, W).
 
-    A shape's way lies within the frame, but maybe for a triangle's tip; with ``margin_px`` its
-    middle may be anywhere up to so far outside, as in a crop of something larger.
+    A shape's way lies within the frame; with ``margin_px`` its middle may be anywhere up to so far
+    outside, as in a crop of something larger.
     """
     B = len(scenes)
-    radius = _between(B, *RADIUS_PX, generator)
+    radius = _between(B, *radius_px, generator)
     pace = _between(B, *SPEED_PX, generator)
     step = torch.tensor([STEP[scene.direction] for scene in scenes]) * pace[:, None]
     half_way = step.abs() * (frames - 1) / 2
     size = torch.tensor([float(width), float(height)])
-    room = half_way + radius[:, None] + EDGE_PX if margin_px is None else torch.tensor(-margin_px)
+    inside = half_way + _REACH * radius[:, None] + EDGE_PX
+    room = inside if margin_px is None else torch.tensor(-margin_px)
     low, high = room.expand(B, 2), (size - room).expand(B, 2)
     middle = low + (high - low) * torch.rand(B, 2, generator=generator)
     color = torch.tensor([RGB[scene.color] for scene in scenes])
@@ -63,9 +68,9 @@ def draw(
         at = middle + step * (frame - (frames - 1) / 2)
         dx = (x_W[None, None, :] - at[:, 0, None, None]).expand(B, height, width)
         dy = (y_H[None, :, None] - at[:, 1, None, None]).expand(B, height, width)
-        inside = (0.5 - _distance(dx, dy, radius[:, None, None], kinds) / EDGE_PX).clamp(0, 1)
+        cover = (0.5 - _distance(dx, dy, radius[:, None, None], kinds) / EDGE_PX).clamp(0, 1)
         clips[:, :, frame] = torch.lerp(
-            behind[:, :, None, None], color[:, :, None, None], inside[:, None]
+            behind[:, :, None, None], color[:, :, None, None], cover[:, None]
         )
     return clips * 2 - 1
 
@@ -90,5 +95,5 @@ def _distance(dx: Tensor, dy: Tensor, radius: Tensor, kinds: Tensor) -> Tensor:
     circle = (dx.square() + dy.square()).sqrt() - radius
     square = torch.maximum(dx.abs(), dy.abs()) - 0.88 * radius
     slope = (1.9**2 + 1) ** 0.5  # of sides that rise 1.9 for 1
-    triangle = torch.maximum(dy - 0.85 * radius, (1.9 * dx.abs() - dy - 1.15 * radius) / slope)
+    triangle = torch.maximum(dy - 0.85 * radius, (1.9 * dx.abs() - dy - _REACH * radius) / slope)
     return torch.stack([circle, square, triangle])[kinds, torch.arange(len(kinds))]

@@ -20,11 +20,19 @@ from wanc.spec.model import TRAIN_TIMESTEPS, Expert, Sampling, Task
 
 BATCH = 8
 
-SCHEDULES: dict[Task, Schedule] = {
-    "t2v": Schedule(steps=9_000, learning_rate=1e-3, average=0.999, seed=3),
-    "i2v": Schedule(steps=2_000, learning_rate=5e-4, average=0.999, seed=4),
+BASE = Schedule(steps=2_500, learning_rate=1e-3, average=0.99, seed=3)
+"""Of one network at all times, which both experts start from: what a shape is shows where there is
+little noise, and the high-noise expert, alone, is long in finding it."""
+
+ROUNDS: dict[Task, tuple[Schedule, ...]] = {
+    "t2v": (
+        Schedule(steps=4_000, learning_rate=1e-3, average=0.998, seed=4),
+        Schedule(steps=7_500, learning_rate=1e-3, average=0.998, seed=6),
+    ),
+    "i2v": (Schedule(steps=1_500, learning_rate=5e-4, average=0.998, seed=5),),
 }
-"""Image to video starts from what text to video has learned."""
+"""Of the experts, those of image to video starting from those of text to video. The rate falls in
+each round, so that what one leaves can be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +44,14 @@ class Times:
     highest: float
 
     @classmethod
-    def of(cls, expert: Expert, sampling: Sampling) -> "Times":
-        """High noise from the boundary up."""
+    def of(cls, expert: Expert | None, sampling: Sampling) -> "Times":
+        """High noise from the boundary up; None for all times."""
         assert sampling.boundary is not None
-        sides = {"high_noise": (sampling.boundary, 1.0), "low_noise": (0.0, sampling.boundary)}
+        sides: dict[Expert | None, tuple[float, float]] = {
+            "high_noise": (sampling.boundary, 1.0),
+            "low_noise": (0.0, sampling.boundary),
+            None: (0.0, 1.0),
+        }
         return cls(sampling.flow_shift, *sides[expert])
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:

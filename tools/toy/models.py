@@ -5,6 +5,7 @@ that bf16 holds, so that what is trained on them is trained on what is stored.
 """
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,8 +54,8 @@ def round_to_bf16(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def widen(narrow: nn.Module, wide: Any) -> None:
-    """Starts an expert that sees condition channels from one that does not: it ignores them."""
+def start_from(narrow: nn.Module, wide: Any) -> None:
+    """Starts an expert from another; of condition channels that only it has it sees nothing yet."""
     weights = dict(narrow.state_dict())
     patch = torch.zeros_like(wide.patch_embedding.weight)
     patch[:, : weights["patch_embedding.weight"].shape[1]] = weights["patch_embedding.weight"]
@@ -64,12 +65,14 @@ def widen(narrow: nn.Module, wide: Any) -> None:
 def write_checkpoint(folder: Path, model: Model, trained: dict[str, Any], card: str) -> None:
     """Writes every component in diffusers' layout, with the model card as README.md."""
     for component, network in trained.items():
-        network.bfloat16().save_pretrained(folder / component)
+        deepcopy(network).bfloat16().save_pretrained(folder / component)
     (folder / "tokenizer").mkdir(exist_ok=True)
     write_tokenizer(
         folder / "tokenizer", vocabulary=model.text_encoder.vocabulary, words=" ".join(WORDS)
     )
     scheduler(model).save_config(folder / "scheduler")
+    for weights in folder.glob("*/*.safetensors"):
+        weights.chmod(0o644)  # transformers and diffusers write them for their owner alone
     index = json.dumps(model_index(model), indent=2, sort_keys=True)
     (folder / "model_index.json").write_text(index + "\n")
     (folder / "README.md").write_text(card)

@@ -17,8 +17,8 @@ Frames = npt.NDArray[np.uint8]
 
 _DIFFERS = 60.0
 """Of a shape's pixel from its background, in 8-bit RGB; the nearest color is 124 away from it."""
-_LEAST_SHAPE_PX = 200
-"""The smallest shape, a triangle, has 500 pixels."""
+_LEAST_SHAPE_PX = 400
+"""The smallest shape, a triangle, has 1400 pixels."""
 _LEAST_WAY_PX = 8.0
 """From the first frame to the last; clips go 20 to 32."""
 _SQUARE_FILLS, _CIRCLE_FILLS = 0.90, 0.66

@@ -25,6 +25,8 @@ IMAGES = Schedule(steps=600, learning_rate=3e-3, seed=1)
 CLIPS = Schedule(steps=2400, learning_rate=2e-3, average=0.998, seed=2)
 
 _CROP_PX = 64
+_CROP_RADIUS_PX = (18.0, 26.0)
+"""Smaller than those of whole clips: a crop shall have edges in it."""
 _IMAGES_A_STEP, _CLIPS_A_STEP = 16, 4
 _NOISE = 0.05
 """Added to latents, so that the decoder forgives the experts as much."""
@@ -118,6 +120,7 @@ def _loss(vae: AutoencoderKLWan, count: int, frames: int, generator: torch.Gener
         height=_CROP_PX,
         width=_CROP_PX,
         generator=generator,
+        radius_px=_CROP_RADIUS_PX,
         margin_px=8.0,
     )
     latents = vae.encode(clips).latent_dist.mode()

@@ -36,17 +36,15 @@ class Twins:
         return install_nrtpy(folder, self.executables, *acts)
 
 
-def make_twins(
-    folder: Path, checkpoint: Path, shape: str, topology: str, precision: str = "fp32"
-) -> Twins:
-    """Compile a checkpoint's model for both."""
+def make_twins(folder: Path, checkpoint: Path, shape: str, topology: str, *, cache: Path) -> Twins:
+    """Compile a checkpoint's model for both; what is in the cache's folder is not made again."""
     twins = Twins(folder / "trn2", folder / "cpu")
     compiler = install_neuronx_cc(folder / "bin")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{compiler.parent}{os.pathsep}{os.environ['PATH']}")
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(cache))
         request = ["--model", checkpoint, "--shape", shape, "--topology", topology]
-        _compile(*request, "--precision", precision, "--target", "trn2", "-o", twins.trn2)
+        _compile(*request, "--precision", "fp32", "--target", "trn2", "-o", twins.trn2)
         _compile("--from", twins.trn2, "--target", "cpu", "-o", twins.cpu)
     return twins
 

@@ -91,6 +91,9 @@ def test_progress_and_import_are_light():
 
 # --- saved steps ----------------------------------------------------------------------------------
 
+of_saved = pytest.mark.xdist_group("saved-steps")
+"""Of tests that go on from one run, which is made once."""
+
 
 @pytest.fixture(scope="module")
 def left(wanc: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -124,6 +127,7 @@ def ended_early(left: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(left, tmp_path))
 
 
+@of_saved
 def test_a_run_goes_on_to_the_same_bits(wanc, ended_early, tmp_path, capsys):
     bundle = wanc.bundle(WHOLE, THREE)
     whole = wanc.generate(bundle, tmp_path / "whole.mp4")
@@ -138,6 +142,7 @@ def test_a_run_goes_on_to_the_same_bits(wanc, ended_early, tmp_path, capsys):
     assert len(record["steps"]) == STEPS - record["resumed_after"]
 
 
+@of_saved
 def test_it_goes_on_in_several_processes(wanc, ended_early, tmp_path):
     bundle, nothing = wanc.bundle(WHOLE, THREE), {"prompt": None, "negative": None, "steps": None}
     given = {**nothing, "seed": None, "guidance": None, "resume": ended_early}
@@ -146,6 +151,7 @@ def test_it_goes_on_in_several_processes(wanc, ended_early, tmp_path):
     assert not ended_early.exists()  # the video of that name is whole
 
 
+@of_saved
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [

@@ -12,12 +12,15 @@ from tests.neuron_bundles import Twins, make_twins
 from wanc.errors import RunError
 from wanc.run.video import read_frames
 
+pytestmark = pytest.mark.xdist_group("twins-processes")  # they are made once
+
 TOPOLOGY = "tp2-cp2"
 
 
 @pytest.fixture(scope="module")
-def twins(wanc: Wanc, tmp_path_factory: pytest.TempPathFactory) -> Twins:
-    return make_twins(tmp_path_factory.mktemp("twins"), wanc.checkpoint, WHOLE, TOPOLOGY)
+def twins(wanc: Wanc, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    folder = tmp_path_factory.mktemp("twins")
+    return make_twins(folder, wanc.checkpoint, WHOLE, TOPOLOGY, cache=shared_folder / "twins")
 
 
 @pytest.fixture(scope="module")

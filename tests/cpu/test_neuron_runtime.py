@@ -655,13 +655,17 @@ def test_collectives_of_several_processes(
 
 # --- a bundle -------------------------------------------------------------------------------------
 
+of_twins = pytest.mark.xdist_group("twins-runtime")
+"""Of tests with the same twins, which are made once."""
+
 
 @pytest.fixture(scope="module")
-def twins(wanc: Wanc, tmp_path_factory: pytest.TempPathFactory) -> Twins:
-    folder = tmp_path_factory.mktemp("twins")
-    return make_twins(folder, wanc.checkpoint, "208x128x5", "tp2-cp2-cfg2")
+def twins(wanc: Wanc, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    folder, cache = tmp_path_factory.mktemp("twins"), shared_folder / "twins"
+    return make_twins(folder, wanc.checkpoint, "208x128x5", "tp2-cp2-cfg2", cache=cache)
 
 
+@of_twins
 def test_trn2_gives_the_bits_of_the_cpu(wanc: Wanc, twins: Twins, tmp_path: Path):
     session = wanc.session(twins.cpu)
     expected = wanc.sample(session)
@@ -703,11 +707,18 @@ def test_trn2_gives_the_bits_of_the_cpu(wanc: Wanc, twins: Twins, tmp_path: Path
     ("task", "shape", "count"), [("i2v", "208x128x5", 2), ("ti2v", "224x128x5", 1)]
 )
 def test_trn2_gives_the_bits_of_the_cpu_from_images(
-    of_task: Any, pictures: Any, tmp_path: Path, task: str, shape: str, count: int
+    of_task: Any,
+    pictures: Any,
+    shared_folder: Path,
+    tmp_path: Path,
+    task: str,
+    shape: str,
+    count: int,
 ):
     wanc, _ = of_task(task)
     images = named_images(pictures(shape)[:count])
-    twins = make_twins(tmp_path, wanc.checkpoint, shape, "tp2-cp2-cfg2")
+    cache = shared_folder / "twins"
+    twins = make_twins(tmp_path, wanc.checkpoint, shape, "tp2-cp2-cfg2", cache=cache)
     session = wanc.session(twins.cpu)
     expected = wanc.sample(session, **images)
     session.close()
@@ -720,6 +731,7 @@ def test_trn2_gives_the_bits_of_the_cpu_from_images(
     np.testing.assert_array_equal(made.pixels, expected.pixels)
 
 
+@of_twins
 def test_bundle_without_nrtpy_or_chips_says_what_would_work(wanc: Wanc, twins: Twins):
     opened = open_bundle(twins.trn2)
     with pytest.raises(BundleError) as caught:
@@ -731,6 +743,7 @@ def test_bundle_without_nrtpy_or_chips_says_what_would_work(wanc: Wanc, twins: T
     assert "wanc compile --from BUNDLE --target cpu" in text
 
 
+@of_twins
 def test_check_on_a_machine_with_chips(twins: Twins, tmp_path: Path):
     nrtpy = twins.nrtpy(tmp_path / "nrtpy")
     (check,) = check_bundle(open_bundle(twins.trn2), machine=nrtpy.machine)
@@ -745,6 +758,7 @@ def test_check_on_a_machine_with_chips(twins: Twins, tmp_path: Path):
     )
 
 
+@of_twins
 def test_damaged_neff_is_refused_before_it_is_loaded(twins: Twins, tmp_path: Path):
     opened = open_bundle(twins.trn2)
     config = opened.variants[0].config

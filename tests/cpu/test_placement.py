@@ -24,6 +24,9 @@ TOPOLOGY = "tp4-cp8-cfg2"
 """Pads at every chunk's tail, and a ring of eight on half of the torus' chips."""
 
 
+pytestmark = pytest.mark.xdist_group("placement")  # what all compare with is made once
+
+
 @pytest.fixture(scope="module")
 def middle(wanc: Wanc, tmp_path_factory: pytest.TempPathFactory) -> Wanc:
     """wanc on a checkpoint of the middle model."""

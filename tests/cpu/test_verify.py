@@ -20,6 +20,9 @@ from wanc.verify.executables import misfits, uses_of
 
 SHAPE = "208x128x5"
 
+of_twins = pytest.mark.xdist_group("twins-verify")
+"""Of tests with the same twins, which are made once."""
+
 
 @pytest.fixture
 def bundle(wanc: Any, tmp_path: Path) -> Path:
@@ -30,9 +33,10 @@ def bundle(wanc: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def twins(wanc: Any, tmp_path_factory: pytest.TempPathFactory) -> Twins:
+def twins(wanc: Any, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Twins:
     """Bundles for trn2 and for CPUs; copied, never changed."""
-    return make_twins(tmp_path_factory.mktemp("twins"), wanc.checkpoint, SHAPE, "tp2")
+    folder = tmp_path_factory.mktemp("twins")
+    return make_twins(folder, wanc.checkpoint, SHAPE, "tp2", cache=shared_folder / "twins")
 
 
 def executables(path: Path, topology: str) -> dict[str, Any]:
@@ -124,6 +128,7 @@ def test_programs_that_are_exchanged_are_told(bundle: Path) -> None:
     ]
 
 
+@of_twins
 def test_a_bundle_for_trainium_is_sound(twins: Twins, tmp_path: Path) -> None:
     for path in (twins.trn2, twins.cpu):
         assert verified(path).findings == ()
@@ -167,6 +172,7 @@ def changed_neff(data: bytes, chance: random.Random) -> bytes:
 CHANGES = {"cpu": changed, "trn2": changed_neff}
 
 
+@of_twins
 @pytest.mark.soak
 @pytest.mark.parametrize("target", CHANGES)
 def test_a_changed_executable_is_a_fault_or_has_its_interface(
@@ -190,6 +196,7 @@ def test_a_changed_executable_is_a_fault_or_has_its_interface(
     assert told
 
 
+@of_twins
 @pytest.mark.soak
 @pytest.mark.parametrize("target", CHANGES)
 def test_a_bundle_with_a_changed_executable_reads_nothing_outside(

@@ -25,6 +25,7 @@ from wanc.run.outputs import Files, Outputs
 from wanc.run.request import Guidance, LoadRequest, RunRequest
 from wanc.run.start import Processes, Runner, find_launch, start
 from wanc.run.video import About, format_of
+from wanc.spec.checkpoint import checkpoint_directory
 
 Array = np.ndarray[Any, Any]
 
@@ -179,7 +180,8 @@ def load(
 
     Args:
         bundle: the compiled bundle.
-        weights: a checkpoint directory, or one that ``wanc weights shard`` made.
+        weights: a checkpoint directory, or one that ``wanc weights shard`` made; or ``toy-t2v``,
+            which comes with wanc.
         shape, topology, precision: which variant, where the bundle has several.
         vae_ranks: most ranks that decode tiles.
         processes: local processes that share the ranks; None for as many as suit the target.
@@ -196,7 +198,7 @@ def load(
         require_signature = (require_signature,)
     request = LoadRequest(
         bundle=Path(bundle),
-        weights=Path(weights),
+        weights=checkpoint_directory(weights),
         shape=shape,
         topology=topology,
         precision=precision,

@@ -39,6 +39,7 @@ def test_a_wheel_works_from_another_directory(wheel: Path, tmp_path: Path) -> No
         check=True,
         capture_output=True,
     )
+    assert len(list((site / "wanc" / "checkpoints" / "toy-t2v").glob("*/*.safetensors"))) == 4
     dependencies = next(p for p in sys.path if p.endswith("site-packages"))
     (site / "dependencies.pth").write_text(dependencies + "\n")
     plan = ["-m", "wanc", "plan", "--model", "tiny", "--shape", "208x128x5"]

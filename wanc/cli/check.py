@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def check_command(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle.")],
     weights: Annotated[
-        Path | None, typer.Option("--weights", help="Check this checkpoint too.")
+        Path | None,
+        options.weights("Check this checkpoint too; toy-t2v comes with wanc."),
     ] = None,
     shape: Annotated[
         str | None, typer.Option("--shape", help="Check only variants of this shape.")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def compare_command(
     bundle: options.BundlePath,
     weights: Annotated[
-        Path, typer.Option("--weights", help="A checkpoint directory, as diffusers loads it.")
+        Path,
+        options.weights("A checkpoint directory, as diffusers loads it; toy-t2v comes with wanc."),
     ],
     prompt: options.Prompt,
     beside: Annotated[

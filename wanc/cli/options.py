@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from wanc.spec.checkpoint import checkpoint_directory
 from wanc.spec.model import EXPERT_COMPONENTS
-from wanc.spec.presets import PRESETS, RUN_PRESETS
+from wanc.spec.presets import PRESETS, RUN_PRESETS, TOY_MODELS
 from wanc.spec.target import PLACEMENTS, PRECISIONS, TARGETS
 from wanc.spec.variant import ATTENTIONS, TILE_GRIDS
 
@@ -27,6 +28,17 @@ def _fits() -> Iterable[str]:
     from wanc.run.image import FITS
 
     return FITS
+
+
+def weights(what: str) -> Any:
+    """The option of a checkpoint, by its directory or by the name that one has in wanc."""
+    return typer.Option(
+        "--weights",
+        help=what,
+        parser=checkpoint_directory,
+        metavar="DIRECTORY",
+        autocompletion=starting(lambda: TOY_MODELS),
+    )
 
 
 SetFile = Annotated[
@@ -112,7 +124,7 @@ BundlePath = Annotated[
     Path, typer.Option("--bundle", help="The compiled bundle, or a reference to one in a registry.")
 ]
 Weights = Annotated[
-    Path, typer.Option("--weights", help="A checkpoint directory, prepared or not.")
+    Path, weights("A checkpoint directory, prepared or not; toy-t2v comes with wanc.")
 ]
 Output = Annotated[
     Path,

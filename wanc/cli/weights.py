@@ -7,6 +7,7 @@ import typer
 
 from wanc.cli import options
 from wanc.cli.terminal import Terminal, emit, emit_json, note
+from wanc.spec.checkpoint import checkpoint_directory
 from wanc.units import size
 
 weights_app = typer.Typer(
@@ -17,7 +18,12 @@ weights_app = typer.Typer(
 @weights_app.command("shard")
 def shard_command(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="A directory in diffusers layout.")
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="A directory in diffusers layout.",
+            parser=checkpoint_directory,
+        ),
     ],
     bundle: Annotated[Path, typer.Option("--bundle", help="The bundle that will run it.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],

@@ -15,11 +15,12 @@ import msgspec
 from wanc.digest import of_json
 from wanc.errors import RefusedError
 from wanc.spec.model import COLORS, Expert, Model, Task, TextEncoder, Transformer, Vae
-from wanc.spec.presets import PRESETS, SAMPLING
+from wanc.spec.presets import PRESETS, SAMPLING, TOY_MODELS
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
+_SHIPPED = Path(__file__).resolve().parent.parent / "checkpoints"
 _MAX_CONFIG_BYTES = 1 << 20
 MOST = 1 << 24
 """Of any size that a config may state."""
@@ -40,6 +41,14 @@ def resolve_model(name: str) -> Model:
     raise RefusedError(
         f"model {name!r} is neither a preset ({known}) nor a directory in diffusers layout"
     )
+
+
+def checkpoint_directory(name: str | Path) -> Path:
+    """Where a checkpoint that comes with wanc lies, by its preset's name; any other path as it is.
+
+    ``./toy-t2v`` is a directory of that name.
+    """
+    return _SHIPPED / name if str(name) in TOY_MODELS else Path(name)
 
 
 def read_checkpoint(directory: Path) -> Model:
@@ -79,7 +88,7 @@ def read_checkpoint(directory: Path) -> Model:
         boundary = None
     elif boundary is None:
         boundary = SAMPLING[task].boundary
-    return _named(
+    return _known(
         Model(
             name="custom",
             task=task,
@@ -113,14 +122,19 @@ def _task(
     return "i2v"
 
 
-def _named(model: Model) -> Model:
-    """The preset with the same numbers, or a name made of the numbers.
+def _known(model: Model) -> Model:
+    """Sampled as a preset with the same networks, and that preset where the boundary is too.
 
-    A directory's name never reaches a bundle: equal models give equal bundles.
+    Else its name is made of its numbers: a directory's never reaches a bundle, so that equal models
+    give equal bundles. No config states how a model is sampled, but for the boundary.
     """
     for preset in PRESETS.values():
-        if replace(model, name=preset.name) == preset:
-            return preset
+        if replace(model, name=preset.name, sampling=preset.sampling) == preset:
+            model = replace(
+                model, sampling=replace(preset.sampling, boundary=model.sampling.boundary)
+            )
+            if model.sampling == preset.sampling:
+                return preset
     digest = of_json(msgspec.to_builtins(model)).removeprefix("sha256:")
     return replace(model, name=f"custom-{digest[:8]}")
 

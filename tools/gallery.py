@@ -98,9 +98,9 @@ def _write_animation(name: str, captions: Sequence[str], videos: Sequence[Any]) 
             left = _GAP_PX + i % _ACROSS * cell_width
             top = _GAP_PX + i // _ACROSS * cell_height
             picture.paste(Image.fromarray(np.ascontiguousarray(video[frame])), (left, top))
-            said, _, behind = caption.partition(" over ")
-            draw.text((left, top + height + 2), f"{said}, {behind}", fill="black", font=font)
-        pictures.append(picture.quantize(64, dither=Image.Dither.NONE))
+            said = caption.removesuffix(" background").replace(" over a ", ", ")
+            draw.text((left, top + height + 2), said, fill="black", font=font)
+        pictures.append(picture.quantize(256, dither=Image.Dither.NONE))
     path = PICTURES / f"{name}.gif"
     pictures[0].save(
         path,

@@ -1,7 +1,7 @@
 """Trains the toy checkpoints and writes them: ``python -m tools.toy``.
 
-It can be stopped anywhere and goes on where it was; what is done is not done again. States and curves
-are kept in out/toy, and the checkpoints go to wanc/checkpoints.
+It can be stopped anywhere and goes on where it was; what is done is not done again. States and
+curves are kept in out/toy, and the checkpoints go to wanc/checkpoints.
 """
 
 import argparse

@@ -1,16 +1,18 @@
-"""Makes the pictures of docs/gallery.md: what a compiled bundle of the toy paints.
+"""Makes the pictures of docs/gallery.md, of a compiled bundle of both toys.
 
-python tools/gallery.py BUNDLE
+Run as ``python -m tools.gallery BUNDLE``.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from tools.toy.grammar import DIRECTIONS
 from wanc.api import load
 from wanc.run.sheet import SheetRow, write_sheet
 
@@ -43,6 +45,8 @@ def main(bundle: Path) -> None:
         _write_sheet(*_seeds(toy))
         _write_sheet(*_guidances(toy))
         _write_sheet(*_negatives(toy))
+    with load(bundle, "toy-i2v") as toy:
+        _write_sheet(*_images(toy, videos[0][0]))
 
 
 Rows = tuple[str, Sequence[str], Sequence[Any]]
@@ -72,6 +76,16 @@ def _negatives(toy: Any) -> Rows:
     videos = [toy.generate(prompt, negative=text, seed=SEED).frames for text in negatives]
     captions = [f"{prompt} (not: {text})" if text else prompt for text in negatives]
     return "negative", captions, videos
+
+
+def _images(toy: Any, image_HWC: Any) -> Rows:
+    """One first frame, four directions."""
+    with TemporaryDirectory() as folder:
+        first = Path(folder) / "first.png"
+        Image.fromarray(image_HWC).save(first)
+        prompts = [f"a shape moving {direction}" for direction in DIRECTIONS]
+        videos = [toy.generate(prompt, image=first, seed=SEED).frames for prompt in prompts]
+    return "image", [f"{prompt} (from one image)" for prompt in prompts], videos
 
 
 def _write_sheet(name: str, captions: Sequence[str], videos: Sequence[Any]) -> None:

@@ -180,8 +180,8 @@ def load(
 
     Args:
         bundle: the compiled bundle.
-        weights: a checkpoint directory, or one that ``wanc weights shard`` made; or ``toy-t2v``,
-            which comes with wanc.
+        weights: a checkpoint directory, or one that ``wanc weights shard`` made; or ``toy-t2v``
+            or ``toy-i2v``, which come with wanc.
         shape, topology, precision: which variant, where the bundle has several.
         vae_ranks: most ranks that decode tiles.
         processes: local processes that share the ranks; None for as many as suit the target.

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.compiled import Wanc
-from tools.toy.grammar import COLORS, HELD_OUT, TRAINED, Scene
+from tools.toy.clips import draw
+from tools.toy.grammar import COLORS, DIRECTIONS, HELD_OUT, TRAINED, Scene
 from tools.toy.sight import Seen, look
 from wanc.api import Pipeline, load
 from wanc.spec.checkpoint import checkpoint_directory
-from wanc.spec.presets import TOY_T2V
+from wanc.spec.presets import TOY_MODELS, TOY_T2V
 
 pytestmark = pytest.mark.xdist_group("toy")
 
@@ -33,17 +35,23 @@ LEAST_FEWER = 3
 """Of eight seeds, those that show a color although the negative prompt names it."""
 MOST_PX_ASIDE = 1.0
 """Of a shape's way, between topologies and precisions."""
+LEAST_KEPT_DB = 22.0
+"""Of the first frame to the image that was given; of two different scenes it is below 15."""
 OPEN = Scene(None, "circle", "right", "dark")
 """It leaves the color to the seed."""
 
 
 @pytest.fixture(scope="module")
 def bundle(wanc: Wanc, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The toy's bundle, compiled where it is not there yet."""
-    ours = Wanc(
-        checkpoint_directory("toy-t2v"), wanc.cache, tmp_path_factory.mktemp("toy"), TOY_T2V
-    )
-    return lambda topology=TOPOLOGY, precision="fp32": ours.bundle(SHAPE, topology, precision)
+    """A toy's bundle, compiled where it is not there yet."""
+    folder = tmp_path_factory.mktemp("toy")
+
+    def made(topology: str = TOPOLOGY, precision: Any = "fp32", name: str = "toy-t2v") -> Path:
+        (folder / name).mkdir(exist_ok=True)
+        ours = Wanc(checkpoint_directory(name), wanc.cache, folder / name, TOY_MODELS[name])
+        return ours.bundle(SHAPE, topology, precision)
+
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +162,33 @@ def test_a_negative_prompt_pushes_away(toy):
     common = max(COLORS, key=free.count)
     pushed = colors(Scene(common, "circle", None, None).sentence())
     assert pushed.count(common) <= free.count(common) - LEAST_FEWER, (common, free, pushed)
+
+
+@pytest.fixture(scope="module")
+def image_toy(bundle: Callable[..., Path]) -> Iterator[Pipeline]:
+    """Image to video, on eight ranks."""
+    with load(bundle(name="toy-i2v"), "toy-i2v") as pipeline:
+        yield pipeline
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_image_to_video_keeps_the_first_frame_and_moves_it(image_toy, tmp_path, direction):
+    """An image of a held-out scene; the prompt names a direction and nothing else."""
+    first, prompt = first_frame(HELD_OUT[0]), Scene(None, None, direction, None)
+    Image.fromarray(first).save(tmp_path / "first.png")
+    frames = image_toy.generate(prompt.sentence(), seed=SEED, image=tmp_path / "first.png").frames
+    seen = look(frames)
+    assert (seen.color, seen.direction) == (HELD_OUT[0].color, direction)
+    assert decibels(frames[0], first) >= LEAST_KEPT_DB
+
+
+def decibels(frame: Any, other: Any) -> float:
+    """Peak signal to noise of 8-bit pixels."""
+    return float(-10 * np.log10(np.square((frame.astype(float) - other) / 255).mean()))
+
+
+def first_frame(scene: Scene) -> Any:
+    """[H, W, 3] in uint8: the middle of a clip, from where there is room to go any way."""
+    generator = torch.Generator().manual_seed(SEED)
+    clip = draw([scene], frames=5, height=128, width=208, generator=generator)[0]
+    return ((clip[:, 2] + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()

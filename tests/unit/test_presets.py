@@ -11,11 +11,11 @@ from tests.planned import A14B, I2V, TI2V, planned
 from wanc.errors import RefusedError
 from wanc.plan.sharding import legal_tp_degrees
 from wanc.plan.tiles import STRIDE_PX, TILE_PX
-from wanc.spec.presets import PRESETS, WAN22_I2V_A14B, WAN22_T2V_A14B, WAN22_TI2V_5B
+from wanc.spec.presets import PRESETS, TOY_MODELS, WAN22_I2V_A14B, WAN22_T2V_A14B, WAN22_TI2V_5B
 
 
 def test_presets_by_name():
-    assert set(PRESETS) == {A14B, I2V, TI2V, "tiny", "tiny-i2v", "tiny-ti2v", "toy-t2v"}
+    assert set(PRESETS) == {A14B, I2V, TI2V, "tiny", "tiny-i2v", "tiny-ti2v"} | set(TOY_MODELS)
     assert all(model.name == name for name, model in PRESETS.items())
 
 

@@ -21,7 +21,7 @@ def check_command(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle.")],
     weights: Annotated[
         Path | None,
-        options.weights("Check this checkpoint too; toy-t2v comes with wanc."),
+        options.weights("Check this checkpoint too; toy-t2v and toy-i2v come with wanc."),
     ] = None,
     shape: Annotated[
         str | None, typer.Option("--shape", help="Check only variants of this shape.")

@@ -20,7 +20,9 @@ def compare_command(
     bundle: options.BundlePath,
     weights: Annotated[
         Path,
-        options.weights("A checkpoint directory, as diffusers loads it; toy-t2v comes with wanc."),
+        options.weights(
+            "A checkpoint directory, as diffusers loads it; toy-t2v and toy-i2v come with wanc."
+        ),
     ],
     prompt: options.Prompt,
     beside: Annotated[

@@ -124,7 +124,7 @@ BundlePath = Annotated[
     Path, typer.Option("--bundle", help="The compiled bundle, or a reference to one in a registry.")
 ]
 Weights = Annotated[
-    Path, weights("A checkpoint directory, prepared or not; toy-t2v comes with wanc.")
+    Path, weights("A checkpoint directory, prepared or not; toy-t2v and toy-i2v come with wanc.")
 ]
 Output = Annotated[
     Path,

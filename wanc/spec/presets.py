@@ -238,7 +238,7 @@ TOY_I2V = replace(
     transformer=replace(TOY_T2V.transformer, in_channels=36),
 )
 
-TOY_MODELS: dict[str, Model] = {model.name: model for model in (TOY_T2V,)}
+TOY_MODELS: dict[str, Model] = {model.name: model for model in (TOY_T2V, TOY_I2V)}
 """By name: trained, and part of the package."""
 
 TINY_MODELS: dict[Task, Model] = {model.task: model for model in (TINY, TINY_I2V, TINY_TI2V)}

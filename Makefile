@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(READY)  ## a tiny checkpoint -> a bundle -> out/demo.mp4
+demo: $(READY)  ## the toy -> a bundle -> three videos and out/demo/sheet.png
 	$(BIN)/python tools/demo.py
 
 test: $(READY)  ## everything but the full repetitions of soak

@@ -16,7 +16,7 @@ from tools.toy.grammar import Scene
 Frames = npt.NDArray[np.uint8]
 
 _DIFFERS = 60.0
-"""Of a shape's pixel from its background, in 8-bit RGB; the nearest color is 124 away from it."""
+"""Of a shape's pixel from its background, in 8-bit RGB; whole colors are 150 and more away."""
 _LEAST_SHAPE_PX = 400
 """The smallest shape, a triangle, has 1400 pixels."""
 _LEAST_WAY_PX = 8.0

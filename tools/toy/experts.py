@@ -77,7 +77,7 @@ def train_expert(
     data = cache(read_data)
     processors = use_pads_as_one(transformer)
 
-    def loss_of(_: int, generator: torch.Generator) -> Tensor:
+    def loss_of(generator: torch.Generator) -> Tensor:
         latents, conditions = data().latents_BCFHW, data().conditions_BCFHW
         rows = torch.randint(len(latents), (BATCH,), generator=generator)
         clean = latents[rows]

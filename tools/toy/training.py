@@ -35,7 +35,7 @@ class Schedule:
 
 def train(
     network: nn.Module,
-    loss_of: Callable[[int, torch.Generator], Tensor],
+    loss_of: Callable[[torch.Generator], Tensor],
     schedule: Schedule,
     *,
     folder: Path,
@@ -44,7 +44,7 @@ def train(
 ) -> None:
     """Trains in place; leaves ``name``.pt and the loss curve ``name``.png in the folder.
 
-    ``loss_of`` is given the step and its generator. A finished training is read and not repeated.
+    ``loss_of`` is given the step's generator. A finished training is read and not repeated.
     """
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=schedule.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
@@ -76,7 +76,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = _rate(step, schedule)
         generator = torch.Generator().manual_seed(schedule.seed * schedule.steps + step)
-        loss = loss_of(step, generator)
+        loss = loss_of(generator)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)

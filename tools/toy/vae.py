@@ -7,6 +7,7 @@ resamplers and the outer convolutions carry pixels from the first step.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,29 +50,19 @@ class Fidelity:
 
 
 def train_vae(vae: AutoencoderKLWan, folder: Path, *, frames: int, height: int, width: int) -> None:
-    """Trains in place: on single frames, then on clips of 5 frames."""
+    """Trains in place: on single frames, then on clips."""
     _pass_through(vae)
     held_out = _held_out(frames=frames, height=height, width=width)
 
     def evaluate() -> str:
         return str(fidelity(vae, held_out[:4]))
 
-    train(
-        vae,
-        lambda _, generator: _loss(vae, _IMAGES_A_STEP, 1, generator),
-        IMAGES,
-        folder=folder,
-        name="vae-images",
-        evaluate=evaluate,
-    )
-    train(
-        vae,
-        lambda _, generator: _loss(vae, _CLIPS_A_STEP, 5, generator),
-        CLIPS,
-        folder=folder,
-        name="vae-clips",
-        evaluate=evaluate,
-    )
+    for name, schedule, count, length in (
+        ("vae-images", IMAGES, _IMAGES_A_STEP, 1),
+        ("vae-clips", CLIPS, _CLIPS_A_STEP, frames),
+    ):
+        loss_of = partial(_loss, vae, count, length)
+        train(vae, loss_of, schedule, folder=folder, name=name, evaluate=evaluate)
 
 
 def gate(vae: AutoencoderKLWan, *, frames: int, height: int, width: int) -> Fidelity:

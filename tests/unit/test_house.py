@@ -29,6 +29,13 @@ def where(pattern: str, *, among=SOURCES) -> set[str]:
     }
 
 
+@pytest.mark.xdist_group("anything")
+def test_tests_of_a_group_stay_on_one_worker(request):
+    """As xdist says by a suffix; without it what they share would be made once a worker."""
+    in_groups = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@anything") == in_groups
+
+
 def test_lines_keep_to_the_budget():
     assert (
         sum(len(lines(path)) for path in SOURCES if path.is_relative_to(ROOT / "wanc"))

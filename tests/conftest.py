@@ -1,7 +1,7 @@
 """Fixtures that tests of several folders share, and how often repetitions repeat."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,17 @@ def repetitions(request: pytest.FixtureRequest) -> Callable[[Any, Any], Any]:
     """How often, or what, to repeat: (the sample of make test, the full count of make soak)."""
     soak = request.config.getoption("--soak")
     return lambda sample, full: full if soak else sample
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[Iterable[str]], None]:
+    """Prints lines where people see them: the tables of repetitions."""
+
+    def shown(lines: Iterable[str]) -> None:
+        with capsys.disabled():
+            print("", *lines, sep="\n")
+
+    return shown
 
 
 @pytest.fixture(scope="session")

@@ -161,7 +161,7 @@ def check_end(outcome: Outcome, process: int, number: Any) -> None:
 
 
 @pytest.mark.soak
-def test_a_process_that_dies_or_stops_ends_the_run(wanc, tmp_path, repetitions, capsys):
+def test_a_process_that_dies_or_stops_ends_the_run(wanc, tmp_path, repetitions, show):
     """make test has a sample of places once; make soak each of them again and again, as a table."""
     places = repetitions(SAMPLE, [(s, p, n) for s in STAGES for p in ROLES for n in SIGNALS])
     times = repetitions(1, 20)
@@ -182,8 +182,7 @@ def test_a_process_that_dies_or_stops_ends_the_run(wanc, tmp_path, repetitions, 
             f"as they should, median {seconds[times // 2]:.1f} s, longest {seconds[-1]:.1f} s"
         )
         wrong += [f"{rows[-1]}: {fault}" for fault in faults]
-    with capsys.disabled():
-        print("\n" + "\n".join(rows))
+    show(rows)
     assert not wrong, "\n".join(wrong)
 
 

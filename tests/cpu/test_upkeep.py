@@ -137,9 +137,9 @@ def place(seed: Path, wanc: Any, tmp_path: Path) -> Place:
 
 @pytest.mark.soak
 def test_kills_at_random_moments_lose_nothing(
-    place: Place, seed: Path, repetitions: Callable[[int, int], int], capsys: Any
+    place: Place, seed: Path, repetitions: Callable[[int, int], int], show: Any
 ) -> None:
-    """SIGKILL of compiles and of clearing away, in turn; run with -s for the table."""
+    """SIGKILL of compiles and of clearing away, in turn."""
     chance, outcomes = random.Random(6), Counter[str]()
     lines = {
         "compile": place.line("cp2"),
@@ -159,8 +159,7 @@ def test_kills_at_random_moments_lose_nothing(
         outcomes[f"{what}: {'killed' if was_killed else 'had ended'}, {len(has)} variants"] += 1
         place.finish(lines[what])
         assert place.topologies() == ({"tp1", "cp2"} if "compile" in what else {"tp1"})
-    with capsys.disabled():
-        print(*(f"\n{count:4} {what}" for what, count in sorted(outcomes.items())))
+    show(f"{count:4} {what}" for what, count in sorted(outcomes.items()))
     assert sum(count for what, count in outcomes.items() if ": killed" in what) > 0
 
 

@@ -57,7 +57,6 @@ def test_processes_stay_for_many_calls(wanc):
 
 
 GROWTH = """
-import statistics
 import sys
 import wanc
 
@@ -70,9 +69,11 @@ with wanc.load(sys.argv[1], sys.argv[2]) as pipeline:
     for seed in range(32):
         pipeline.generate("a ship", steps=2, seed=seed)
         seen.append(resident())
-    print(statistics.median(seen[22:32]) / statistics.median(seen[2:12]))
+    print(min(seen[22:32]) / min(seen[2:12]))
 """
-"""What XLA's threads still hold as a call returns varies: so medians of ten are compared."""
+"""What XLA's threads still hold as a call returns varies by 8 %: so the least of ten is compared.
+In 150 calls that went from 611 to 613 MiB, and medians up and down between 614 and 627.
+"""
 
 
 def test_twenty_generations_do_not_grow(wanc):

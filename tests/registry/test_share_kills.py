@@ -57,9 +57,12 @@ def test_kills_at_random_moments_name_nothing_half_done(
     opened: Callable[..., Repository],
     tmp_path: Path,
     repetitions: Callable[[int, int], int],
-    capsys: Any,
+    show: Any,
 ) -> None:
-    """SIGKILL of pushes and pulls in turn; run with -s for the table."""
+    """SIGKILL of pushes and pulls in turn.
+
+    What a killed write had begun may stay in the bundle's folder, where gc finds it.
+    """
     bundle = write_sound(tmp_path / "bundle", variant_of().config, fill_bytes=FILL_BYTES)
     digest = open_bundle(bundle).digest
     chance, outcomes, back = random.Random(7), Counter[str](), tmp_path / "back"
@@ -87,8 +90,7 @@ def test_kills_at_random_moments_name_nothing_half_done(
             f"pull: {'killed' if killed else 'had ended'}, {'whole' if there else 'no bundle'}"
         ] += 1
         finish(pull)
-        assert verified(back).findings == ()
+        assert {finding.kind for finding in verified(back).findings} <= {"orphan"}
         assert open_bundle(back).digest == digest
-    with capsys.disabled():
-        print(*(f"\n{count:4} {what}" for what, count in sorted(outcomes.items())))
+    show(f"{count:4} {what}" for what, count in sorted(outcomes.items()))
     assert sum(count for what, count in outcomes.items() if ": killed" in what)

@@ -1,10 +1,11 @@
 """The toy paints what it is told: compiled bundles of it, run, and looked at.
 
-``make test`` looks at one seed, and ``make soak`` at the held-out prompts with twenty. Its table
-shows how far what is seen is from the bounds on what is met, and on color.
+``make test`` looks at one seed, and ``make soak`` at twenty: its tables show how far what is seen
+is from the bounds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from PIL import Image
 
 from tests.compiled import Wanc
 from tools.toy.clips import draw
-from tools.toy.grammar import COLORS, DIRECTIONS, HELD_OUT, TRAINED, Scene
+from tools.toy.grammar import COLORS, DIRECTIONS, HELD_OUT, Scene
 from tools.toy.sight import Seen, look
 from wanc.api import Pipeline, load
 from wanc.spec.checkpoint import checkpoint_directory
@@ -29,16 +30,18 @@ LEAST_MET = 9
 """Of ten held-out prompts, by color and direction."""
 LEAST_SHARE = 0.6
 """Of the moving shape's pixels that are nearest to the named color."""
-LEAST_MORE_MET = 3
-"""Of 22 prompts, all parts of them, with the default guidance than without any."""
+LEAST_MORE_MET = 2
+"""Of ten held-out prompts, all parts of them, with the default guidance than without any."""
+TRIED = 4
+"""Seeds at once with and without a negative prompt."""
 LEAST_FEWER = 3
-"""Of eight seeds, those that show a color although the negative prompt names it."""
-MOST_PX_ASIDE = 1.0
-"""Of a shape's way, between topologies and precisions."""
+"""Of so many, those that show a color although the negative prompt names it."""
 LEAST_KEPT_DB = 22.0
 """Of the first frame to the image that was given."""
+LEAST_AS_TOLD = 0.9
+"""Of videos from an image, those in its color that go the named way."""
 OPEN = Scene(None, "circle", "right", "dark")
-"""It leaves the color to the seed."""
+"""It names no color; nearly every seed makes it blue then."""
 
 
 @pytest.fixture(scope="module")
@@ -77,28 +80,33 @@ def parts(seen: Seen) -> list[str | None]:
 
 
 @pytest.fixture(scope="module")
-def held_out(toy: Pipeline) -> list[Seen]:
-    """The held-out prompts at default settings."""
-    return painted(toy, HELD_OUT)
+def held_out(toy: Pipeline) -> Callable[[int], list[Seen]]:
+    """The held-out prompts with a seed, at default settings."""
+    return cache(lambda seed: painted(toy, HELD_OUT, seed=seed))
+
+
+@pytest.fixture
+def seeds(repetitions: Callable[[Any, Any], Any]) -> range:
+    """The first of them is what is held to the bounds; soak has a table of twenty."""
+    return range(SEED, SEED + repetitions(1, 20))
 
 
 @pytest.mark.soak
-def test_held_out_prompts_are_met(toy, held_out, repetitions, capsys):
+def test_held_out_prompts_are_met(held_out, seeds, show):
     """The named color dominates what moves, and the shape's middle goes the named way."""
-    lines, counts = ["seed  color, direction  all parts  least share of color"], []
-    for seed in range(SEED, SEED + repetitions(1, 20)):
-        videos = held_out if seed == SEED else painted(toy, HELD_OUT, seed=seed)
+    rows, counts = ["seed  color, direction  all parts  least share of color"], []
+    for seed in seeds:
+        videos = held_out(seed)
         counts.append(met(HELD_OUT, videos, "color", "direction"))
         every, share = met(HELD_OUT, videos, *ALL_PARTS), min(seen.color_share for seen in videos)
-        lines.append(f"{seed:>4}  {counts[-1]:>10} of 10  {every:>3} of 10  {share:>20.2f}")
-    with capsys.disabled():
-        print("\n" + "\n".join(lines))
+        rows.append(f"{seed:>4}  {counts[-1]:>10} of 10  {every:>3} of 10  {share:>20.2f}")
+    show(rows)
     assert counts[0] >= LEAST_MET
     assert np.mean(counts) >= LEAST_MET
 
 
 def test_the_named_color_dominates_what_moves(held_out):
-    shares = sorted(seen.color_share for seen in held_out)
+    shares = sorted(seen.color_share for seen in held_out(SEED))
     assert shares[len(HELD_OUT) - LEAST_MET] >= LEAST_SHARE, shares
 
 
@@ -106,7 +114,7 @@ def test_diffusers_meets_the_same_prompts(held_out):
     """Its own pipeline on the same checkpoint, beside ours."""
     theirs = [look(frames) for frames in of_diffusers(HELD_OUT)]
     assert met(HELD_OUT, theirs, "color", "direction") >= LEAST_MET
-    for ours, other in zip(held_out, theirs, strict=True):
+    for ours, other in zip(held_out(SEED), theirs, strict=True):
         assert parts(ours) == parts(other)
 
 
@@ -133,35 +141,73 @@ def of_diffusers(scenes: Sequence[Scene]) -> Any:
     return np.round(255 * videos).astype(np.uint8)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    ("topology", "precision"),
-    [("tp1", "fp32"), ("cp4", "fp32"), ("tp4-cp2", "fp32"), (TOPOLOGY, "bf16")],
+    ("topology", "precision", "least_same", "most_px_aside"),
+    [
+        ("tp1", "fp32", 1.0, 0.1),
+        ("cp4", "fp32", 1.0, 0.1),
+        ("tp4-cp2", "fp32", 1.0, 0.1),
+        (TOPOLOGY, "bf16", 0.9, 2.0),
+    ],
 )
-def test_every_topology_and_precision_tells_the_same_story(bundle, held_out, topology, precision):
+def test_every_topology_and_precision_tells_the_same_story(
+    bundle, held_out, seeds, show, topology, precision, least_same, most_px_aside
+):
+    """Parts that are seen, and the way of the shape's middle; bf16 may decide a close call."""
+    same, aside_px = [], []
     with load(bundle(topology, precision), "toy-t2v") as toy:
-        (seen,) = painted(toy, HELD_OUT[:1])
-    assert parts(seen) == parts(held_out[0])
-    assert np.allclose(seen.way_px, held_out[0].way_px, atol=MOST_PX_ASIDE)
-
-
-def test_guidance_has_prompts_met_more_often(toy):
-    """All parts of them; without guidance it is the kind that is wrong most."""
-    scenes = TRAINED[::4]
-    without, default = (
-        met(scenes, painted(toy, scenes, guidance=scale), *ALL_PARTS) for scale in (1.0, None)
+        for seed in seeds:
+            (seen,), other = painted(toy, HELD_OUT[:1], seed=seed), held_out(seed)[0]
+            same.append(parts(seen) == parts(other))
+            aside_px.append(np.abs(np.subtract(seen.way_px, other.way_px)).max())
+    show(
+        [
+            f"{topology} {precision}: {sum(same)} of {len(seeds)} with the same parts, "
+            f"ways at most {max(aside_px):.2f} px aside"
+        ]
     )
-    assert default >= without + LEAST_MORE_MET, (without, default)
+    assert same[0]
+    assert np.mean(same) >= least_same
+    assert max(aside_px) <= most_px_aside
 
 
-def test_a_negative_prompt_pushes_away(toy):
-    def colors(negative: str | None) -> list[str | None]:
-        seeds = range(SEED, SEED + 8)
-        return [painted(toy, [OPEN], seed=seed, negative=negative)[0].color for seed in seeds]
+@pytest.mark.soak
+def test_guidance_has_prompts_met_more_often(toy, held_out, seeds, show):
+    """All parts of them; without guidance it is the kind that is wrong most."""
+    rows, more = ["seed  met with guidance 1  by default"], []
+    for seed in seeds:
+        without = met(HELD_OUT, painted(toy, HELD_OUT, seed=seed, guidance=1.0), *ALL_PARTS)
+        default = met(HELD_OUT, held_out(seed), *ALL_PARTS)
+        rows.append(f"{seed:>4}  {without:>13} of 10  {default:>4} of 10")
+        more.append(default - without)
+    show(rows)
+    assert more[0] >= LEAST_MORE_MET
+    assert np.mean(more) >= LEAST_MORE_MET
 
-    free = colors(None)
-    common = max(COLORS, key=free.count)
-    pushed = colors(Scene(common, "circle", None, None).sentence())
-    assert pushed.count(common) <= free.count(common) - LEAST_FEWER, (common, free, pushed)
+
+@pytest.mark.soak
+def test_a_negative_prompt_pushes_away(toy, seeds, show):
+    """Fewer videos show the color that is most common without it."""
+
+    def colors(first: int, negative: str | None) -> list[str | None]:
+        return [
+            painted(toy, [OPEN], seed=seed, negative=negative)[0].color
+            for seed in range(first, first + TRIED)
+        ]
+
+    rows, fewer = ["seeds    color   without  with the negative prompt"], []
+    for first in range(SEED, SEED + TRIED * len(seeds), TRIED):
+        free = colors(first, None)
+        common = max(COLORS, key=free.count)
+        pushed = colors(first, Scene(common, "circle", None, None).sentence())
+        shown, left = free.count(common), pushed.count(common)
+        between = f"{first:>3}-{first + TRIED - 1:<3}"
+        rows.append(f"{between}  {common:<6}  {shown:>2} of {TRIED}  {left:>10} of {TRIED}")
+        fewer.append(shown - left)
+    show(rows)
+    assert fewer[0] >= LEAST_FEWER
+    assert np.mean(fewer) >= LEAST_FEWER
 
 
 @pytest.fixture(scope="module")
@@ -171,15 +217,31 @@ def image_toy(bundle: Callable[..., Path]) -> Iterator[Pipeline]:
         yield pipeline
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_image_to_video_keeps_the_first_frame_and_moves_it(image_toy, tmp_path, direction):
-    """An image of a held-out scene; the prompt names a direction and nothing else."""
-    first, prompt = first_frame(HELD_OUT[0]), Scene(None, None, direction, None)
-    Image.fromarray(first).save(tmp_path / "first.png")
-    frames = image_toy.generate(prompt.sentence(), seed=SEED, image=tmp_path / "first.png").frames
-    seen = look(frames)
-    assert (seen.color, seen.direction) == (HELD_OUT[0].color, direction)
-    assert decibels(frames[0], first) >= LEAST_KEPT_DB
+def test_image_to_video_keeps_the_first_frame_and_moves_it(
+    image_toy, tmp_path, seeds, show, direction
+):
+    """Images of held-out scenes; the prompt names a direction and nothing else."""
+    prompt = Scene(None, None, direction, None).sentence()
+    as_told, kept_db = [], []
+    for seed in seeds:
+        scene = HELD_OUT[(seed - SEED) % len(HELD_OUT)]
+        first = first_frame(scene, seed)
+        Image.fromarray(first).save(tmp_path / "first.png")
+        frames = image_toy.generate(prompt, seed=seed, image=tmp_path / "first.png").frames
+        seen = look(frames)
+        as_told.append((seen.color, seen.direction) == (scene.color, direction))
+        kept_db.append(decibels(frames[0], first))
+    show(
+        [
+            f"{direction}: {sum(as_told)} of {len(seeds)} in the image's color and the named "
+            f"direction, first frame kept with {min(kept_db):.1f} dB at least"
+        ]
+    )
+    assert as_told[0]
+    assert min(kept_db) >= LEAST_KEPT_DB
+    assert np.mean(as_told) >= LEAST_AS_TOLD
 
 
 def decibels(frame: Any, other: Any) -> float:
@@ -187,8 +249,8 @@ def decibels(frame: Any, other: Any) -> float:
     return float(-10 * np.log10(np.square((frame.astype(float) - other) / 255).mean()))
 
 
-def first_frame(scene: Scene) -> Any:
+def first_frame(scene: Scene, seed: int) -> Any:
     """[H, W, 3] in uint8: the middle of a clip, from where there is room to go any way."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(seed)
     clip = draw([scene], frames=5, height=128, width=208, generator=generator)[0]
     return ((clip[:, 2] + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()

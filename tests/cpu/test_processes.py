@@ -41,8 +41,9 @@ def alone(wanc: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
 # --- the same numbers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+@pytest.mark.parametrize("processes", [1, 2, 8])
 def test_processes_give_the_bits_of_one(wanc, alone, tmp_path, processes):
+    """Four do so under torchrun."""
     record = wanc.generate(wanc.bundle(WHOLE, MESH), tmp_path / "v.mp4", processes=processes)
     assert record["latents"] == alone["latents"]
     assert record["noise"] == alone["noise"]

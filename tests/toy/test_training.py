@@ -121,3 +121,30 @@ def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path, monkeypatch, a
     assert torch.equal(trained(tmp_path / "stopped"), whole)
     assert torch.equal(trained(tmp_path / "stopped", stop_at=0), whole)  # is not done again
     assert (tmp_path / "whole" / "line.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("changed", ["steps", "learning_rate", "seed", "data", "first weights"])
+def test_what_was_made_of_something_else_is_not_gone_on_from(tmp_path, changed):
+    """Each changes the weights, or is told of in ``data``."""
+
+    def trained(changed=None):
+        schedule = Schedule(
+            steps=3 + (changed == "steps"),
+            learning_rate=0.2 if changed == "learning_rate" else 0.1,
+            seed=int(changed == "seed"),
+        )
+        torch.manual_seed(changed == "first weights")
+        network = nn.Linear(3, 1)
+        asked = []
+
+        def loss_of(generator):
+            asked.append(generator)
+            return network(torch.randn(4, 3, generator=generator)).square().mean()
+
+        data = "others" if changed == "data" else ""
+        train(network, loss_of, schedule, folder=tmp_path, name="line", data=data)
+        return len(asked)
+
+    assert trained() == 3
+    assert trained(changed) == 3 + (changed == "steps")
+    assert trained() == 0

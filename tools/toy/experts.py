@@ -4,9 +4,8 @@ Flow matching as the sampler sees it: x_t = (1 - t) x_0 + t noise, the network i
 part of 1000 t, and learns noise - x_0. Times are as dense as the sampler's own steps.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ class Times:
 def train_expert(
     transformer: Any,
     times: Times,
-    read_data: Callable[[], Data],
+    data_file: Path,
     sentences: Sentences,
     schedule: Schedule,
     *,
@@ -74,7 +73,7 @@ def train_expert(
     name: str,
 ) -> None:
     """Trains in place; data are read only where there is a step to make."""
-    data = cache(read_data)
+    data = cache(partial(Data.read, data_file))
     processors = use_pads_as_one(transformer)
 
     def loss_of(generator: torch.Generator) -> Tensor:
@@ -99,4 +98,5 @@ def train_expert(
         )[0]
         return (seen - (noise - clean)).square().mean()
 
-    train(transformer, loss_of, schedule, folder=folder, name=name)
+    depends_on = f"{data_file.name} {times}"
+    train(transformer, loss_of, schedule, folder=folder, name=name, data=depends_on)

@@ -71,7 +71,7 @@ with wanc.load(sys.argv[1], sys.argv[2]) as pipeline:
         seen.append(resident())
     print(min(seen[22:32]) / min(seen[2:12]))
 """
-"""What XLA's threads still hold as a call returns varies by 8 %: so the least of ten is compared.
+"""What XLA's threads still hold as a call returns varies by 9 %: so the least of ten is compared.
 In 150 calls that went from 611 to 613 MiB, and medians up and down between 614 and 627.
 """
 

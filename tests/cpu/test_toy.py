@@ -35,7 +35,7 @@ LEAST_MORE_MET = 2
 TRIED = 4
 """Seeds at once with and without a negative prompt."""
 LEAST_FEWER = 3
-"""Of so many, those that show a color although the negative prompt names it."""
+"""Of so many, by which fewer show the color that the negative prompt names."""
 LEAST_KEPT_DB = 22.0
 """Of the first frame to the image that was given."""
 LEAST_AS_TOLD = 0.9

@@ -49,7 +49,7 @@ def main() -> None:
     if not fidelity.passes:
         sys.exit("the VAE is below its gate: no expert is trained on it")
     for model in (TOY_T2V, TOY_I2V):
-        _encode_data(model, vae)
+        _encode_data(model, vae, vae_digest)
         if model.task == "t2v":
             _trained_base(vae_digest)
         _both_at_once(model, vae_digest)
@@ -71,9 +71,9 @@ def _trained_vae() -> tuple[Any, Fidelity]:
     return vae, gate(vae, **shape)
 
 
-def _encode_data(model: Model, vae: Any) -> None:
+def _encode_data(model: Model, vae: Any, vae_digest: str) -> None:
     """Once, for all that train on them."""
-    file = _data_file(model, digest_of(vae))
+    file = _data_file(model, vae_digest)
     if not file.is_file():
         make_data(
             vae,

@@ -21,7 +21,7 @@ def shard_command(
         Path,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="A directory in diffusers layout.",
+            help="A directory in diffusers layout; toy-t2v and toy-i2v come with wanc.",
             parser=checkpoint_directory,
         ),
     ],

@@ -51,10 +51,16 @@ def checkpoint_directory(name: str | Path) -> Path:
     return _SHIPPED / name if str(name) in TOY_MODELS else Path(name)
 
 
+def no_checkpoint(directory: Path) -> str:
+    """What to say where none is."""
+    by_name = ", ".join(TOY_MODELS)
+    return f"{directory}: no such checkpoint directory; those that come with wanc are {by_name}"
+
+
 def read_checkpoint(directory: Path) -> Model:
     """The model that a checkpoint's config files describe; raises RefusedError."""
     if not directory.is_dir():
-        raise RefusedError(f"{directory}: no such checkpoint directory")
+        raise RefusedError(no_checkpoint(directory))
     problems: list[str] = []
     index = _read(directory / "model_index.json", problems)
     transformer = _component(directory, "transformer", _transformer, problems)

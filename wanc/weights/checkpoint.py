@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from wanc.arrays import aligned
 from wanc.errors import WeightsError
+from wanc.spec.checkpoint import no_checkpoint
 from wanc.weights.prepared import INDEX, MappedFile, open_prepared
 from wanc.weights.stored import (
     REMEDY,
@@ -81,7 +82,7 @@ class Component:
 def open_components(directory: Path, names: Sequence[str]) -> dict[str, Component]:
     """Open the named folders; raises WeightsError with every problem of every file."""
     if not directory.is_dir():
-        raise WeightsError(f"{directory}: no such checkpoint directory")
+        raise WeightsError(no_checkpoint(directory))
     problems: list[str] = []
     components = {name: _open_component(directory, name, problems) for name in names}
     if problems:
